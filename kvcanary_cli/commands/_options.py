@@ -1,0 +1,76 @@
+"""Options that mean the same in every command, declared once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvcanary_cli.errors import InputError
+from kvcanary_cli.output import EmitOptions, Format
+from kvcanary_cli.report.text import name
+
+FormatOption = Annotated[
+    Format,
+    typer.Option(
+        "--format", help="What stdout gets: a text report, JSON, JSON Lines, or GitHub annotations."
+    ),
+]
+OutputOption = Annotated[
+    str | None,
+    typer.Option("--output", metavar="FILE", help="Also write the report to FILE as JSON; - is stdout."),
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="Print only the verdict line.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Print more of the body.")]
+ExitZeroOption = Annotated[
+    bool, typer.Option("--exit-zero", help="Exit 0 in place of 1 and 4; the report keeps its code.")
+]
+StrictOption = Annotated[bool, typer.Option("--strict", help="Treat TIGHT and WARN as findings.")]
+NoProgressOption = Annotated[bool, typer.Option("--no-progress", help="Print no progress on stderr.")]
+NoTokensOption = Annotated[bool, typer.Option("--no-tokens", help="Leave token ids out of the report.")]
+DeviceOption = Annotated[
+    str,
+    typer.Option(
+        "--device", metavar="auto|cpu|cuda[:N]", help="Where to run; auto takes a GPU if there is one."
+    ),
+]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option("--threads", metavar="N", min=1, help="Threads of the CPU backend; all cores if not given."),
+]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed; same seed, same bytes.")]
+
+
+def emit_options(
+    *,
+    output_format: Format = Format.text,
+    output: str | None = None,
+    quiet: bool = False,
+    verbose: bool = False,
+    exit_zero: bool = False,
+    strict: bool = False,
+) -> EmitOptions:
+    """The shared options as one value, checked before the work begins.
+
+    Raises: InputError if `output` names a folder, or a file in a folder that doesn't exist.
+    """
+    if output is not None and output != "-":
+        check_output(output)
+    return EmitOptions(
+        format=output_format, output=output, quiet=quiet, verbose=verbose, exit_zero=exit_zero, strict=strict
+    )
+
+
+def check_output(output: str, *, flag: str = "--output") -> None:
+    """Refuse a file that can't be written before an hour of work is lost on it."""
+    path = Path(output)
+    if path.is_dir():
+        raise InputError(f"`{flag}` needs a file, this is a folder", where=name(output))
+    if not path.parent.is_dir():
+        folder = name(path.parent)
+        raise InputError(
+            f"`{flag}` needs a file in a folder that exists, there is no folder {folder}",
+            where=name(output),
+            hint=f"`mkdir -p {folder}`",
+        )

@@ -1,0 +1,154 @@
+"""The environment, read in this module and nowhere else; `docs/environment.md` lists the variables."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import tempfile
+from pathlib import Path
+
+from kvcanary_cli.errors import MissingError
+
+VARIABLES = (
+    "KVCANARY_DEBUG",
+    "KVCANARY_NO_PROGRESS",
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "TERM",
+    "CUDA_VISIBLE_DEVICES",
+    "NUMBA_CACHE_DIR",
+    "TRITON_CACHE_DIR",
+    "TRITON_HOME",
+    "TRITON_INTERPRET",
+)
+"""Every variable that changes what kvcanary does."""
+
+
+def _get(variable: str) -> str | None:
+    return os.environ.get(variable)
+
+
+def is_debug() -> bool:
+    """Whether an error shows its traceback."""
+    return _get("KVCANARY_DEBUG") == "1"
+
+
+def no_progress() -> bool:
+    """Whether the user wants no progress on stderr."""
+    return _get("KVCANARY_NO_PROGRESS") == "1"
+
+
+def no_color() -> bool:
+    """`NO_COLOR` set to anything but nothing."""
+    return bool(_get("NO_COLOR"))
+
+
+def force_color() -> bool:
+    """`FORCE_COLOR` set; `0` counts as not set, and `NO_COLOR` wins."""
+    return (_get("FORCE_COLOR") or "0") != "0" and not no_color()
+
+
+def is_dumb_terminal() -> bool:
+    """Whether the terminal understands no escape codes at all."""
+    return (_get("TERM") or "").lower() in ("dumb", "unknown")
+
+
+def cuda_visible_devices() -> str | None:
+    """`CUDA_VISIBLE_DEVICES` as it stands; None if it is not set."""
+    return _get("CUDA_VISIBLE_DEVICES")
+
+
+def is_triton_interpreted() -> bool:
+    """Whether Triton was told to run kernels in its interpreter."""
+    return (_get("TRITON_INTERPRET") or "0").lower() in ("1", "true", "on", "yes", "y")
+
+
+def interpreter_environment() -> dict[str, str]:
+    """The environment for a process of its own that runs Triton kernels in the interpreter."""
+    return {**os.environ, "TRITON_INTERPRET": "1"}
+
+
+def compiler_environment() -> dict[str, str]:
+    """The environment for a process of its own that compiles Triton kernels or runs them on a GPU."""
+    return {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+
+
+def prepare_numba_cache() -> str | None:
+    """Make sure that Numba can keep compiled code; call before numba is imported.
+
+    Numba keeps it beside the source, or under the user's cache folder. Where neither can be written (a
+    read-only install, a container without a home), a folder under the system's temporary one is used.
+
+    Returns: a sentence about the fallback, None when Numba's own choice works.
+    Raises: MissingError where no folder can be written.
+    """
+    chosen = _get("NUMBA_CACHE_DIR")
+    package = Path(__file__).parent
+    if chosen:
+        if _is_writable(Path(chosen)):
+            return None
+    elif all(_is_writable(package / part / "__pycache__") for part in ("kernels", "ledger")) or _is_writable(
+        _user_cache() / "numba"
+    ):
+        return None
+    folder = _temporary_cache("numba", "NUMBA_CACHE_DIR")
+    os.environ["NUMBA_CACHE_DIR"] = folder
+    if "numba" in sys.modules:
+        # numba copied the variable when it was imported
+        sys.modules["numba"].config.CACHE_DIR = folder
+    return (
+        f"{chosen or 'neither the package nor ~/.cache'} can't be written, compiled code is kept in {folder}"
+    )
+
+
+def prepare_triton_cache() -> str | None:
+    """The same for Triton, which keeps its kernels under the home folder; call before triton is imported."""
+    chosen = _get("TRITON_CACHE_DIR")
+    folder = Path(chosen) if chosen else Path(_get("TRITON_HOME") or _home()) / ".triton" / "cache"
+    if _is_writable(folder):
+        return None
+    fallback = _temporary_cache("triton", "TRITON_CACHE_DIR")
+    os.environ["TRITON_CACHE_DIR"] = fallback
+    return f"{folder} can't be written, compiled kernels are kept in {fallback}"
+
+
+def _home() -> str:
+    return os.path.expanduser("~")
+
+
+def _user_cache() -> Path:
+    if sys.platform == "darwin":
+        return Path(_home()) / "Library" / "Caches"
+    return Path(_home()) / ".cache"
+
+
+def _is_writable(folder: Path) -> bool:
+    """Whether files can be made in `folder`, or the folder itself can be made, without making it."""
+    for place in (folder, *folder.parents):
+        if place.exists():
+            return place.is_dir() and os.access(place, os.W_OK | os.X_OK)
+    return False
+
+
+def _temporary_cache(tool: str, variable: str) -> str:
+    """A folder of this user under the temporary one, the same in each run so that code is found again.
+
+    The caches hold pickled code: a folder that somebody else made, or can write to, is never used.
+    """
+    try:
+        owner = os.getuid() if hasattr(os, "getuid") else 0
+        folder = Path(tempfile.gettempdir()) / f"kvcanary-{tool}-{owner}"
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            info = folder.lstat()
+            is_own = stat.S_ISDIR(info.st_mode) and info.st_uid == owner and not info.st_mode & 0o022
+            if not is_own or not _is_writable(folder):
+                return tempfile.mkdtemp(prefix=f"kvcanary-{tool}-")
+        return str(folder)
+    except OSError as error:
+        raise MissingError(
+            f"no folder can be written for the code that {tool} compiles: {error.strerror or error}",
+            hint=f"set `{variable}` to a folder that can be written",
+        ) from error
