@@ -51,7 +51,7 @@ class Unzstd(io.RawIOBase):
         self._frame = self._new_frame()
         self._is_inside = True
         self._rest = b""
-        self._out = b""
+        self._out = memoryview(b"")
 
     def readable(self) -> bool:
         return True
@@ -69,11 +69,11 @@ class Unzstd(io.RawIOBase):
                 self._frame = self._new_frame()
                 self._is_inside = True
             try:
-                self._out = self._frame.decompress(data)
+                self._out = memoryview(self._frame.decompress(data))
             except self._error as error:
                 raise InputError(f"the zstd data is damaged ({error})", where=self._name) from None
             if self._frame.eof:
                 self._rest = self._frame.unused_data
                 self._is_inside = False
         data, self._out = self._out[:size], self._out[size:]
-        return data
+        return bytes(data)
