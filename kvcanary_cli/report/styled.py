@@ -83,7 +83,7 @@ def _table(table: Table, width: int) -> list[Text]:
         show_header=table.header,
         show_edge=False,
         header_style="bold",
-        padding=(0, len(GAP), 0, 0),
+        padding=(0, len(GAP) - 1, 0, 0),
         collapse_padding=True,
     )
     for column in table.columns:
