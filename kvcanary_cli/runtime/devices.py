@@ -1,4 +1,4 @@
-"""Choice of the device a run uses, made before torch, which takes seconds to import, is known to be needed."""
+"""Choice of the device a run uses, made without torch: only a run on a GPU should wait for its import."""
 
 from __future__ import annotations
 

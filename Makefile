@@ -1,0 +1,52 @@
+# make demo    install into .venv and show an audit that finds something, and a replay
+# make test    lint and the whole test suite; what CI runs
+# PYTHON=...   the Python that makes .venv, 3.11 or newer
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+RUN := $(VENV)/.made-run
+DEV := $(VENV)/.made-dev
+PACKAGING := pyproject.toml requirements-light.txt scripts/setup-venv
+
+export PYTHON
+
+.PHONY: demo test test-slow test-peer lint format bench clean
+.DEFAULT_GOAL := demo
+
+$(RUN): $(PACKAGING)
+	@scripts/setup-venv run $(VENV)
+	@touch $@
+
+# the environment of the tests is enough for the demo as well
+$(DEV): $(PACKAGING) constraints.txt
+	@scripts/setup-venv dev $(VENV)
+	@touch $(RUN) $@
+
+demo: $(RUN)
+	@scripts/demo $(BIN)/kvcanary
+
+test: lint
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-slow: $(DEV)
+	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+test-peer: $(DEV)
+	$(BIN)/python -m pytest -m peer $(PYTEST_ARGS)
+
+lint: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(DEV)
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+bench: $(RUN)
+	$(BIN)/python scripts/bench_startup.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-output
+	find kvcanary_cli tests -name __pycache__ -type d -prune -exec rm -rf {} +
