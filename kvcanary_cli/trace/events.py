@@ -228,7 +228,7 @@ class Offload(_Event, tag="offload"):
 
 
 class Reload(_Event, tag="reload"):
-    """Copied back to these slots: the first `count` only, these `sources` only, `stamps` False: bytes only."""
+    """Copied back to these slots: only the first `count`, only `sources`; `stamps` False: bytes only."""
 
     key: Text
     slots: np.ndarray
@@ -281,7 +281,7 @@ class Sweep(_Event, tag="sweep"):
 class Note(Struct, kw_only=True, omit_defaults=True, eq=False, tag_field="ev", tag="note"):
     """A remark; readers skip it, whatever its keys are."""
 
-    text: str | None = None
+    text: Any = None
 
 
 Event = (

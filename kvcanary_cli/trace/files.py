@@ -39,6 +39,10 @@ class LineError(InputError):
     """One line can't be used; the lines after it can still be read."""
 
 
+class TruncatedError(LineError):
+    """The last line has no line end and stops inside a record: whoever wrote the file was cut off."""
+
+
 class ByteReader:
     """The lines of one input, as bytes with their line ends.
 
@@ -214,6 +218,8 @@ def _check_text(data: bytes, *, where: str, start: int) -> None:
     try:
         data.decode("utf-8")
     except UnicodeDecodeError as error:
+        if error.end == len(data) and error.reason == "unexpected end of data":
+            raise TruncatedError("the last line is cut off inside a character", where=where) from None
         byte, offset = data[error.start], start + error.start
         raise LineError(f"byte 0x{byte:02x} at offset {offset} is not UTF-8 text", where=where) from None
 

@@ -117,3 +117,12 @@ def describe(value: object) -> str:
         return f"a list of {len(value)}"
     text = repr(value).replace("'", '"') if not isinstance(value, str) else f'"{value}"'
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def element_path(elements: list[int | list[int]], index: int) -> str:
+    """The JSON path, inside the list `elements`, of the element that slot `index` of the result came from."""
+    for position, element in enumerate(elements):
+        index -= 1 if isinstance(element, int) else element[1]
+        if index < 0:
+            return f"[{position}]"
+    return ""
