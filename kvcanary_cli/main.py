@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import re
 import signal
@@ -13,8 +14,9 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from kvcanary_cli import __version__, output, settings
-from kvcanary_cli.errors import KvCanaryError, UsageError
+from kvcanary_cli.errors import InputError, KvCanaryError, UsageError
 from kvcanary_cli.exits import Exit
+from kvcanary_cli.report.text import name
 
 COMMANDS = {
     "check-capacities": "kvcanary_cli.commands.check_capacities:check_capacities",
@@ -33,6 +35,10 @@ EXIT_TEXT = {
     Exit.INTERNAL: "a bug in kvcanary",
     Exit.INTERRUPTED: "stopped by Ctrl-C",
 }
+
+
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+"""What a full or failing disk says, whichever write meets it first."""
 
 
 class InternalError(KvCanaryError):
@@ -96,6 +102,8 @@ def _register(app: typer.Typer, word: str, command: str, *, hidden: bool = False
 
 def _asked_for(argv: Sequence[str]) -> list[str] | None:
     """The command that is named, so that the others need not be imported; None for help and mistakes."""
+    if argv and argv[0] == "--version":
+        return []
     if not argv or argv[0].startswith("-"):
         return None
     command = ALIASES.get(argv[0], argv[0])
@@ -106,7 +114,7 @@ def _asked_format(argv: Sequence[str]) -> output.Format | None:
     """The format a command line asks for, read without Typer because Typer may be what refuses it."""
     words = list(argv[: argv.index("--")] if "--" in argv else argv)
     found = None
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(words, [*words[1:], ""], strict=False):
         if word == "--format":
             found = following
         elif word.startswith("--format="):
@@ -145,6 +153,9 @@ def _as_ours(error: Exception, argv: Sequence[str]) -> KvCanaryError:
         return error
     if hasattr(error, "format_message"):
         return _usage_error(error, argv)
+    if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+        output.abandon_stdout()
+        return InputError(f"can't be written: {error.strerror}", where=name(error.filename or "stdout"))
     what = " ".join(f"{type(error).__name__}: {error}".split())
     hint = "`KVCANARY_DEBUG=1` before the command shows where; a report with that text helps to fix it"
     return InternalError(f"a bug in kvcanary: {what}", hint=hint)

@@ -21,6 +21,7 @@ VARIABLES = (
     "TRITON_CACHE_DIR",
     "TRITON_HOME",
     "TRITON_INTERPRET",
+    "PYTHONPATH",
 )
 """Every variable that changes what kvcanary does."""
 
@@ -64,14 +65,23 @@ def is_triton_interpreted() -> bool:
     return (_get("TRITON_INTERPRET") or "0").lower() in ("1", "true", "on", "yes", "y")
 
 
-def interpreter_environment() -> dict[str, str]:
-    """The environment for a process of its own that runs Triton kernels in the interpreter."""
-    return {**os.environ, "TRITON_INTERPRET": "1"}
+def child_environment(*, interpret: bool, gpu_index: int | None = None) -> dict[str, str]:
+    """The environment for a process of our own that runs or compiles kernels.
 
-
-def compiler_environment() -> dict[str, str]:
-    """The environment for a process of its own that compiles Triton kernels or runs them on a GPU."""
-    return {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    Args:
+        interpret: whether Triton interprets its kernels there; it decides that when it is imported.
+        gpu_index: the one GPU the process sees, counted as `cuda:N` is counted here; None for all.
+    """
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    if interpret:
+        environment["TRITON_INTERPRET"] = "1"
+    if gpu_index is not None:
+        visible = cuda_visible_devices()
+        environment["CUDA_VISIBLE_DEVICES"] = visible.split(",")[gpu_index] if visible else str(gpu_index)
+    package_parent = str(Path(__file__).parent.parent)
+    inherited = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (package_parent, inherited)))
+    return environment
 
 
 def prepare_numba_cache() -> str | None:

@@ -34,7 +34,7 @@ def size(num_bytes: int, *, down: bool = False) -> str:
     while num_bytes >= scale * 1024 and unit < len(_UNITS) - 1:
         unit, scale = unit + 1, scale * 1024
     if unit == 0:
-        return f"{num_bytes} B"
+        return f"{num_bytes:,} B"
     tenths = num_bytes * 10 // scale if down else -(-num_bytes * 10 // scale)
     # rounding up can reach the next unit: 1,048,575 bytes are 1.0 MiB, not 1024.0 KiB
     if tenths >= 10240 and unit < len(_UNITS) - 1:
