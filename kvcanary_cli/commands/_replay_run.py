@@ -1,0 +1,175 @@
+"""From the words of `kvcanary replay` to its report: choices checked, trace opened, Ctrl-C caught."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from kvcanary_cli import settings
+from kvcanary_cli.errors import MissingError, UsageError, nearest
+from kvcanary_cli.kernels.consts import HashMode
+from kvcanary_cli.progress import Progress
+from kvcanary_cli.replay.capacities import Limits
+from kvcanary_cli.replay.options import CHECKS, ReplayOptions
+from kvcanary_cli.report.frame import Report
+from kvcanary_cli.runtime.devices import DeviceChoice, pick_device
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRequest:
+    """The command line of one replay, not yet checked."""
+
+    path: str
+    device: str = "auto"
+    threads: int | None = None
+    hash_name: str = "all"
+    sweep_interval: int = 0
+    capacities: str | None = None
+    ring: int | None = None
+    limit_requests: int | None = None
+    limit_steps: int | None = None
+    stop_on_violation: bool = False
+    require: str | None = None
+    save_trace: str | None = None
+    skip_bad_lines: bool = False
+    seed: int = 0
+    no_tokens: bool = False
+
+
+def run_command(request: RunRequest, progress: Progress) -> Report:
+    """Replay as asked; returns the report."""
+    device = pick_device(request.device)
+    cache_note = prepare_backend(device)
+    # deferred until the device is known: numba on a CPU, torch and triton on a GPU
+    from kvcanary_cli.replay.run import run_replay
+    from kvcanary_cli.replay.source import open_source
+    from kvcanary_cli.report.replay import build_replay
+
+    options = replay_options(request, device)
+    started = time.monotonic()
+    with (
+        open_source(
+            request.path,
+            skip_bad_lines=request.skip_bad_lines,
+            limit_requests=request.limit_requests,
+            save_trace=request.save_trace,
+            seed=request.seed,
+        ) as source,
+        interruptible() as stop,
+    ):
+        result = run_replay(
+            source.header,
+            source.events,
+            options,
+            path=source.path,
+            on_progress=lambda step, entries, findings: progress.update(step, None, entries, findings),
+            should_stop=lambda: stop.requested,
+        )
+        reason = "; ".join(text for text in (device.reason, cache_note) if text)
+        return build_replay(
+            result,
+            options,
+            source=source.describe(),
+            bad_lines=source.bad_lines,
+            truncated=source.truncated,
+            backend={
+                "name": "triton" if device.kind == "cuda" else "numba",
+                "device": device.label,
+                "reason": reason,
+            },
+            seconds=time.monotonic() - started,
+            no_tokens=request.no_tokens,
+        )
+
+
+def prepare_backend(device: DeviceChoice) -> str:
+    """Make the backend of a device importable; returns a note for the report, empty when all is usual."""
+    if device.kind == "cuda":
+        return settings.prepare_triton_cache() or ""
+    try:
+        note = settings.prepare_numba_cache()
+        import numba  # noqa: F401 -- to say what is missing before anything else is tried
+    except ImportError as error:
+        raise MissingError(
+            "replay needs numba, which is not installed", hint="`pip install numba`"
+        ) from error
+    return note or ""
+
+
+def replay_options(request: RunRequest, device: DeviceChoice) -> ReplayOptions:
+    """Checked options; UsageError for words that are not known."""
+    return ReplayOptions(
+        device=device,
+        hash_mode=_hash_mode(request.hash_name),
+        sweep_interval=request.sweep_interval,
+        limits=load_limits(request.capacities),
+        ring=request.ring,
+        limit_steps=request.limit_steps,
+        limit_requests=request.limit_requests,
+        stop_on_violation=request.stop_on_violation,
+        required=_required(request.require),
+        threads=request.threads,
+    )
+
+
+def load_limits(path: str | None) -> Limits:
+    """Capacities of a config file; none without one."""
+    if path is None:
+        return Limits()
+    from kvcanary_cli.capacity.config import load_capacities
+
+    stated = load_capacities(path)
+    return Limits(
+        write_req_capacity=stated.write_req_capacity,
+        write_entry_capacity=stated.write_entry_capacity,
+        verify_capacity=stated.verify_capacity,
+    )
+
+
+def _hash_mode(word: str) -> HashMode:
+    modes = {mode.name.lower(): mode for mode in HashMode}
+    if word not in modes:
+        raise UsageError(f"`--hash` is {word!r}, known are {', '.join(modes)}")
+    return modes[word]
+
+
+def _required(words: str | None) -> tuple[str, ...]:
+    checks = tuple(word.strip() for word in words.split(",")) if words else ()
+    for check in checks:
+        if check not in CHECKS:
+            close = nearest(check, CHECKS)
+            raise UsageError(
+                f"`--require` names {check!r}, known are {', '.join(CHECKS)}",
+                hint=f"did you mean {close}?" if close else None,
+            )
+    return checks
+
+
+class StopRequest:
+    """Whether Ctrl-C was pressed; a second one ends the process at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def __call__(self, signum: int, frame: object) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+
+
+@contextmanager
+def interruptible() -> Iterator[StopRequest]:
+    """Ctrl-C becomes a request to stop, so that a report of the work so far can be written."""
+    stop = StopRequest()
+    try:
+        before = signal.signal(signal.SIGINT, stop)
+    except ValueError:  # not the main thread: whoever runs us decides
+        yield stop
+        return
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,127 @@
+"""`kvcanary replay`: parse, run, report."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kvcanary_cli.commands._options import (
+    DeviceOption,
+    ExitZeroOption,
+    FormatOption,
+    NoProgressOption,
+    NoTokensOption,
+    OutputOption,
+    QuietOption,
+    SeedOption,
+    StrictOption,
+    ThreadsOption,
+    VerboseOption,
+    emit_options,
+)
+from kvcanary_cli.output import Format, emit, start_progress
+
+
+def replay(
+    trace: Annotated[str, typer.Argument(metavar="TRACE", help="Trace v1 or request trace; - is stdin.")],
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
+    hash_name: Annotated[
+        str,
+        typer.Option(
+            "--hash",
+            metavar="none|partial|all",
+            help="Bytes hashed of each source: none, 16, or all that it declares.",
+        ),
+    ] = "all",
+    sweep_interval: Annotated[
+        int,
+        typer.Option(
+            "--sweep-interval", metavar="N", min=0, help="Forwards between sweeps; 0: at sweep events only."
+        ),
+    ] = 0,
+    capacities: Annotated[
+        str | None,
+        typer.Option(
+            "--capacities", metavar="FILE", help="Config with pool and limits; wins over the trace."
+        ),
+    ] = None,
+    ring: Annotated[
+        int | None,
+        typer.Option("--ring", metavar="N", min=1, help="Rows of the violation log; default: the trace's."),
+    ] = None,
+    limit_requests: Annotated[
+        int | None, typer.Option("--limit-requests", metavar="N", min=1, help="Replay the first N requests.")
+    ] = None,
+    limit_steps: Annotated[
+        int | None, typer.Option("--limit-steps", metavar="N", min=1, help="Replay the first N forwards.")
+    ] = None,
+    stop_on_violation: Annotated[
+        bool, typer.Option("--stop-on-violation", help="Stop after the forward with the first finding.")
+    ] = False,
+    require: Annotated[
+        str | None,
+        typer.Option("--require", metavar="CHECK,...", help="INCOMPLETE unless these checks could be made."),
+    ] = None,
+    save_trace: Annotated[
+        str | None,
+        typer.Option("--save-trace", metavar="FILE", help="Keep the simulated trace of a request trace."),
+    ] = None,
+    skip_bad_lines: Annotated[
+        bool,
+        typer.Option(
+            "--skip-bad-lines", help="Go on after lines that can't be read; the run can't pass then."
+        ),
+    ] = False,
+    seed: SeedOption = 0,
+    output_format: FormatOption = Format.text,
+    output: OutputOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
+    no_progress: NoProgressOption = False,
+    no_tokens: NoTokensOption = False,
+    exit_zero: ExitZeroOption = False,
+    strict: StrictOption = False,
+) -> None:
+    """Run a trace through the canary kernels.
+
+    Reports capacity violations and corrupted slots.
+
+    Example: kvcanary replay trace.jsonl --format json
+    """
+    options = emit_options(
+        output_format=output_format,
+        output=output,
+        quiet=quiet,
+        verbose=verbose,
+        exit_zero=exit_zero,
+        strict=strict,
+    )
+    # deferred: numba takes a second to import, --help must not pay for it
+    from kvcanary_cli.commands._replay_run import RunRequest, run_command
+    from kvcanary_cli.report.replay import render_replay
+
+    request = RunRequest(
+        path=trace,
+        device=device,
+        threads=threads,
+        hash_name=hash_name,
+        sweep_interval=sweep_interval,
+        capacities=capacities,
+        ring=ring,
+        limit_requests=limit_requests,
+        limit_steps=limit_steps,
+        stop_on_violation=stop_on_violation,
+        require=require,
+        save_trace=save_trace,
+        skip_bad_lines=skip_bad_lines,
+        seed=seed,
+        no_tokens=no_tokens,
+    )
+    progress = start_progress("replay", options, no_progress=no_progress)
+    try:
+        report = run_command(request, progress)
+    finally:
+        progress.close()
+    emit(report, render_replay, options)

@@ -1,0 +1,225 @@
+"""The replay itself: every event in order, through rows, memory and kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kvcanary_cli.errors import InputError
+from kvcanary_cli.replay import memory, rows
+from kvcanary_cli.replay.capacities import CapacityViolation, Limits, check_forward
+from kvcanary_cli.replay.digests import DigestMismatch, Digests
+from kvcanary_cli.replay.forwards import DecodedForward, decode_forward
+from kvcanary_cli.replay.gaps import Unjudged, judge_batch, unjudged_entries
+from kvcanary_cli.replay.state import RunState
+from kvcanary_cli.replay.violations import ViolationBatch, collect_forward, collect_sweep
+from kvcanary_cli.runtime.base import Runtime
+from kvcanary_cli.runtime.calls import SweepCall
+from kvcanary_cli.runtime.layout import SWA
+from kvcanary_cli.trace import events as ev
+
+
+@dataclass(slots=True)
+class Totals:
+    """Running totals of a replay.
+
+    Attributes:
+        steps: forwards run.
+        events: events applied, forwards included.
+        stamps: stamps written, HEAD and TAIL each counted.
+        entries: verify entries planned, over all launches, sweeps included.
+        unjudged: of these, entries that a gap left without a verdict.
+        expectations: forwards that carried expected input tokens.
+        sweeps: sweeps done, those without entries included.
+        requests: requests seen.
+        violations: violation rows, those that a log had no room for included.
+    """
+
+    steps: int = 0
+    events: int = 0
+    stamps: int = 0
+    entries: int = 0
+    unjudged: int = 0
+    expectations: int = 0
+    sweeps: int = 0
+    gaps: list[tuple[int, int | None, str | None]] = field(default_factory=list)
+    requests: set[str] = field(default_factory=set)
+    violations: int = 0
+
+
+class Replay:
+    """One run over one trace.
+
+    Args:
+        runtime, state: memory of the run; the runtime reads the state's table, map and expected tokens.
+        limits: launch capacities of the server, as far as known.
+        path: name of the trace, for messages.
+        sweep_interval: forwards between sweeps of the prefix cache; 0: only at `sweep` events.
+        on_violations: called with each batch of violations as it appears.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        state: RunState,
+        limits: Limits,
+        *,
+        path: str,
+        sweep_interval: int = 0,
+        on_violations: Callable[[ViolationBatch], None],
+    ) -> None:
+        self.runtime = runtime
+        self.state = state
+        self.limits = limits
+        self.path = path
+        self.sweep_interval = sweep_interval
+        self.totals = Totals()
+        self.capacity_violations: list[CapacityViolation] = []
+        self.digest_mismatches: list[DigestMismatch] = []
+        self.digests = Digests()
+        self._emit = on_violations
+        self._handlers: dict[type, Callable[[int, Any], None]] = {
+            ev.Bind: self._bind,
+            ev.Unbind: lambda _, event: rows.unbind(state, event),
+            ev.Move: lambda _, event: rows.move(state, event),
+            ev.End: lambda _, event: rows.end(state, event),
+            ev.Truth: lambda _, event: rows.truth(state, event),
+            ev.Share: lambda _, event: rows.share(state, event),
+            ev.Map: lambda _, event: rows.map_row(state, event),
+            ev.SwaMap: lambda _, event: rows.swa_map(state, event),
+            ev.Publish: lambda _, event: rows.publish(state, event),
+            ev.Evict: lambda _, event: rows.evict(state, event),
+            ev.Forward: self._forward,
+            ev.Sweep: lambda _line, _event: self.sweep(),
+            ev.Gap: self._gap,
+            ev.Kv: self._kv,
+            ev.Stamp: lambda _, event: memory.stamp(runtime, event),
+            ev.Offload: lambda _, event: memory.offload(runtime, state, event),
+            ev.Reload: self._reload,
+            ev.Xfer: self._xfer,
+            ev.Digest: self._digest,
+        }
+
+    @property
+    def step(self) -> int:
+        """The forward that ran last; -1 before the first."""
+        return self.totals.steps - 1
+
+    def apply(self, line: int, event: ev.Event) -> None:
+        """Act on one event. Ownership events change nothing here."""
+        self.totals.events += 1
+        handler = self._handlers.get(type(event))
+        if handler is not None:
+            handler(line, event)
+
+    def begin_unknown(self) -> None:
+        """The recorder was attached to a running engine: what existed before is unknown."""
+        self.state.lose_history()
+
+    def sweep(self) -> None:
+        """Check everything that the prefix cache holds."""
+        self.totals.sweeps += 1
+        slots, positions, predecessors = self.state.cache.entries()
+        for group in self.runtime.layout.groups:
+            call = SweepCall(slots=slots, positions=positions, predecessors=predecessors)
+            if group.kind == SWA and self.runtime.layout.maps_window:
+                call = self._window_sweep(call)
+            if call.slots.size == 0:
+                continue
+            self.runtime.sweep(group.kind, call)
+            self.totals.entries += call.slots.size * len(self.runtime.layout.halves)
+            self._report(collect_sweep(self.runtime, self.step, call))
+
+    def _window_sweep(self, call: SweepCall) -> SweepCall:
+        """Cache entries that still have a window slot."""
+        swa = self.state.swa_map
+        mapped = swa[call.slots]
+        live = mapped != 0
+        before = call.predecessors[live]
+        return SweepCall(
+            slots=mapped[live],
+            positions=call.positions[live],
+            predecessors=np.where(before >= 0, swa[np.maximum(before, 0)], before),
+        )
+
+    def _bind(self, line: int, event: ev.Bind) -> None:
+        self.totals.requests.add(event.rid)
+        rows.bind(self.state, event)
+
+    def _forward(self, line: int, event: ev.Forward) -> None:
+        decoded = decode_forward(event, line, self.state, self.path)
+        call = decoded.call
+        step = self.totals.steps
+        self.totals.steps += 1
+        entries = {g.kind: self.runtime.planned_entries(g, call) for g in self.runtime.layout.groups}
+        self.capacity_violations += check_forward(
+            self.limits,
+            step=step,
+            batch=decoded.num_lanes,
+            tokens=decoded.num_tokens,
+            entries=entries,
+            checks_tokens=self.state.expected.is_used,
+        )
+        self._count(decoded, entries)
+        lost = unjudged_entries(self.state, self.runtime, call) if self.state.has_gap else Unjudged()
+        self.runtime.forward(call)
+        self.totals.unjudged += 2 * len(self.runtime.layout.halves) * lost.entries
+        self._report(collect_forward(self.runtime, self.state, step, call))
+        self._mark_written(call.slots)
+        if self.sweep_interval and self.totals.steps % self.sweep_interval == 0:
+            self.sweep()
+
+    def _count(self, decoded: DecodedForward, entries: dict[str, int]) -> None:
+        launches = 2 * len(self.runtime.layout.halves)
+        self.totals.entries += launches * sum(entries.values())
+        self.totals.stamps += launches * len(entries) * int((decoded.call.slots >= 0).sum())
+        self.totals.expectations += decoded.call.expected_tokens is not None
+
+    def _mark_written(self, slots: np.ndarray) -> None:
+        self.digests.written("full", slots)
+        if self.state.has_gap:
+            for group in self.runtime.layout.groups:
+                self.state.mark_known(group.kind, self.runtime.in_group(group, slots))
+
+    def _report(self, batch: ViolationBatch | None) -> None:
+        if batch is None:
+            return
+        if self.state.has_gap:
+            batch = judge_batch(self.state, batch)
+        self.totals.violations += len(batch) + batch.lost
+        if len(batch) or batch.lost:
+            self._emit(batch)
+
+    def _gap(self, line: int, event: ev.Gap) -> None:
+        self.totals.gaps.append((self.step, event.forwards, event.why))
+        self.digests.forget()
+        self.state.lose_history()
+
+    def _kv(self, line: int, event: ev.Kv) -> None:
+        memory.kv(self.runtime, self.state, event, line)
+        if event.by is not None:
+            self.digests.written(event.group, event.slots)
+
+    def _reload(self, line: int, event: ev.Reload) -> None:
+        memory.reload(self.runtime, self.state, event, f"{self.path}:{line}")
+        self.digests.written(event.group, event.slots)
+
+    def _xfer(self, line: int, event: ev.Xfer) -> None:
+        transfer = self.state.transfers.get(event.id)
+        memory.xfer(self.runtime, self.state, event, f"{self.path}:{line}")
+        slots = event.slots if event.slots is not None else transfer.slots if transfer else None
+        if event.op == "done" and slots is not None:
+            self.digests.written(event.group, slots)
+
+    def _digest(self, line: int, event: ev.Digest) -> None:
+        names = {source.name for source in self.runtime.layout.sources}
+        if event.source not in names:
+            raise InputError(
+                f"source {event.source!r} is not in the header", where=f"{self.path}:{line}", path="$.source"
+            )
+        self.digest_mismatches += self.digests.observe(
+            event.group, event.source, event.slots, event.hash, self.step
+        )

@@ -1,0 +1,161 @@
+"""From a forward as the trace words it to the arrays that kernels take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kvcanary_cli.errors import InputError
+from kvcanary_cli.kernels.hashing_ref import mix
+from kvcanary_cli.replay.state import RunState
+from kvcanary_cli.runtime.calls import ForwardCall, IntArray
+from kvcanary_cli.runtime.expected import UNKNOWN
+from kvcanary_cli.runtime.page_table import COLUMN_UNMAPPED
+from kvcanary_cli.trace.events import Forward
+
+VOCABULARY = 151_936  # tokens that nobody named are drawn from this many ids (trace format)
+
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecodedForward:
+    """A forward ready to run, with what the ledger wants to know about it.
+
+    Attributes:
+        call: arguments of the runtime.
+        column_state: [sum(lens)] uint8, COLUMN_* of each written token's column.
+        num_lanes: lanes of the batch that capacities are checked against (rows or graph width).
+        num_tokens: tokens written, padded lanes included.
+        accepted: [num_lanes] int64 tokens that stay, equal to `lens` where the trace names none.
+        line: line number of the event.
+    """
+
+    call: ForwardCall
+    column_state: npt.NDArray[np.uint8]
+    num_lanes: int
+    num_tokens: int
+    accepted: IntArray
+    line: int
+
+
+def decode_forward(event: Forward, line: int, state: RunState, path: str) -> DecodedForward:
+    """Resolve slots, tokens and positions of a forward; fills unmapped columns of the page table.
+
+    Raises:
+        InputError: a lane names no slot and its row has none.
+    """
+    rows = np.array(event.rows, np.int64)
+    prefix = np.array(event.prefix, np.int64)
+    lens = np.array(event.lens, np.int64) if event.lens is not None else np.ones(rows.size, np.int64)
+    slots, column_state = state.table.resolve(rows, prefix, lens, event.slots)
+    if (column_state & COLUMN_UNMAPPED).any():
+        _raise_unmapped(int(np.nonzero(column_state & COLUMN_UNMAPPED)[0][0]), rows, prefix, lens, line, path)
+    columns = _columns(prefix, lens)
+    lanes = np.repeat(np.arange(rows.size), lens)
+    tokens = (
+        np.array(event.tokens, np.int64)
+        if event.tokens is not None
+        else _default_tokens(state, rows, lens, prefix)
+    )
+    expected = None
+    if event.expect is not None:
+        expected = np.array(event.expect, np.int64)
+        expected = np.where(expected == UNKNOWN, tokens, expected)
+    pad_slots, pad_contexts = _padding(event, rows, lanes, slots, line)
+    call = ForwardCall(
+        rows=rows,
+        prefix=prefix,
+        lens=lens,
+        tokens=tokens,
+        positions=np.array(event.positions, np.int64) if event.positions is not None else columns,
+        slots=slots,
+        expected_tokens=expected,
+        expected_positions=columns if expected is not None else None,
+        valid_lens=state.expected.row_lens[rows] if state.expected.is_used else None,
+        chain_positions=event.chain_positions,
+        byte_salt=event.byte_salt,
+        pad_slots=pad_slots,
+        pad_contexts=pad_contexts,
+    )
+    return DecodedForward(
+        call=call,
+        column_state=column_state,
+        num_lanes=max(rows.size, event.width or 0),
+        num_tokens=slots.size,
+        accepted=np.array(event.accepted, np.int64) if event.accepted is not None else lens,
+        line=line,
+    )
+
+
+def default_tokens(state: RunState, rid: str | None, start: int, stop: int) -> IntArray:
+    """Ids of `rid` at positions `[start, stop)`: its truth where known, else a rule of the trace format."""
+    known = state.expected.tokens(rid, start, stop).astype(np.int64)
+    missing = known == UNKNOWN
+    if missing.any():
+        positions = np.arange(start, stop, dtype=np.uint64)
+        known[missing] = made_up_tokens(state.name_hash(rid), positions)[missing]
+    return known
+
+
+def made_up_tokens(name_hash: int, positions: npt.NDArray[np.uint64]) -> IntArray:
+    """`mix(fnv1a64(rid) ^ position) mod 151936`, elementwise."""
+    x = np.uint64(name_hash) ^ positions
+    x = (x ^ (x >> np.uint64(30))) * _MIX_1
+    x = (x ^ (x >> np.uint64(27))) * _MIX_2
+    return ((x ^ (x >> np.uint64(31))) % np.uint64(VOCABULARY)).astype(np.int64)
+
+
+def event_context(line: int, slots: IntArray) -> npt.NDArray[np.uint64]:
+    """What bytes outside of lanes are made from: `mix(line number) ^ slot`."""
+    return np.uint64(mix(line)) ^ slots.astype(np.uint64)
+
+
+def _columns(prefix: IntArray, lens: IntArray) -> IntArray:
+    """Position of each written token: prefix, prefix+1, … lane after lane."""
+    if lens.size and lens.max() == 1 and lens.min() == 1:
+        return prefix
+    ends = np.cumsum(lens)
+    total = int(ends[-1]) if ends.size else 0
+    return np.arange(total) + np.repeat(prefix - (ends - lens), lens)
+
+
+def _default_tokens(state: RunState, rows: IntArray, lens: IntArray, prefix: IntArray) -> IntArray:
+    offset = state.layout.token_offset
+    parts = [
+        default_tokens(state, state.table.row_rid[row], start + offset, start + offset + length)
+        for row, start, length in zip(rows.tolist(), prefix.tolist(), lens.tolist(), strict=True)
+    ]
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+
+def _padding(
+    event: Forward, rows: IntArray, lanes: IntArray, slots: IntArray, line: int
+) -> tuple[IntArray, npt.NDArray[np.uint64]]:
+    """Slots that padded lanes, lanes of the graph beyond the batch, and padded kernels write."""
+    parts = []
+    if rows.size and rows[-1] == 0:  # padded lanes come last
+        padded = slots[rows[lanes] == 0]
+        parts.append(padded[padded >= 0])
+    if event.width is not None and event.width > rows.size:
+        parts.append(np.zeros(1, np.int64))
+    if event.pad_writes is not None:
+        parts.append(event.pad_writes)
+    if not parts:
+        return np.zeros(0, np.int64), np.zeros(0, np.uint64)
+    pad_slots = np.concatenate(parts)
+    return pad_slots, event_context(line, pad_slots)
+
+
+def _raise_unmapped(i: int, rows: IntArray, prefix: IntArray, lens: IntArray, line: int, path: str) -> None:
+    lane = int(np.searchsorted(np.cumsum(lens), i, side="right"))
+    column = int(prefix[lane] + i - (np.cumsum(lens)[lane] - lens[lane]))
+    raise InputError(
+        f"lane {lane} writes column {column} of row {int(rows[lane])}, which names no slot, and the forward gives none",
+        where=f"{path}:{line}",
+        path="$.slots",
+        hint="record `slots` with the forward, or a `map` of the row before it",
+    )

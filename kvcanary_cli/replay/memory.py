@@ -1,0 +1,167 @@
+"""Events that change bytes and stamps outside of forwards: writes, damage, offloads, transfers, digests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kvcanary_cli.errors import InputError
+from kvcanary_cli.kernels.consts import WORD_KV_HASH, WORD_POSITION, WORD_PREV_HASH, WORD_TOKEN
+from kvcanary_cli.kernels.hashing_ref import HEAD as CHAIN_HEAD
+from kvcanary_cli.kernels.hashing_ref import chain
+from kvcanary_cli.replay.forwards import default_tokens, event_context
+from kvcanary_cli.replay.state import RunState, Transfer
+from kvcanary_cli.runtime.base import Runtime
+from kvcanary_cli.runtime.calls import IntArray
+from kvcanary_cli.runtime.layout import HEAD, TAIL
+from kvcanary_cli.trace import events as ev
+
+STAMP_FIELDS = {
+    "token": WORD_TOKEN,
+    "position": WORD_POSITION,
+    "prev_hash": WORD_PREV_HASH,
+    "kv_hash": WORD_KV_HASH,
+}
+
+
+def kv(runtime: Runtime, state: RunState, event: ev.Kv, line: int) -> None:
+    """Bytes replaced outside of a forward."""
+    sources = source_numbers(state, event.sources)
+    if event.op == "write":
+        runtime.write_bytes(
+            event.group, event.slots, event_context(line, event.slots), salt=0, sources=sources
+        )
+    elif event.op == "zero":
+        runtime.zero_bytes(event.group, event.slots, sources)
+    elif event.op == "flip":
+        runtime.flip_byte(event.group, event.slots, event.byte or 0, event.xor or 0, sources)
+    elif event.from_ is not None:
+        runtime.copy_bytes(event.group, event.slots, event.from_, sources)
+
+
+def stamp(runtime: Runtime, event: ev.Stamp) -> None:
+    """One field of a stamp is damaged; only the tail buffers keep byte hashes."""
+    if event.buffer is not None:
+        phases = [event.buffer]
+    else:
+        phases = [TAIL] if event.field == "kv_hash" else [HEAD, TAIL]
+    runtime.flip_stamp(event.group, event.slot, STAMP_FIELDS[event.field], event.xor, phases)
+
+
+def offload(runtime: Runtime, state: RunState, event: ev.Offload) -> None:
+    """Bytes and stamps go to the host store."""
+    state.host[event.key] = runtime.save(event.group, event.slots)
+
+
+def reload(runtime: Runtime, state: RunState, event: ev.Reload, where: str) -> None:
+    """Bytes (and stamps) come back, all or the first `count`."""
+    slots = event.slots if event.count is None else event.slots[: event.count]
+    copy = state.host.get(event.key)
+    if copy is None:
+        if state.has_gap:
+            return  # stored before the gap: the slots stay unknown
+        raise InputError(
+            f"key {event.key!r} is reloaded, but nothing was offloaded under it",
+            where=where,
+            path="$.key",
+            hint="record the `offload` of that key, or a `gap` where the recording lost it",
+        )
+    if slots.size > copy.num_slots:
+        raise InputError(
+            f"{slots.size} slots are reloaded from key {event.key!r}, which holds {copy.num_slots}",
+            where=where,
+            path="$.slots",
+        )
+    runtime.load(event.group, slots, copy, sources=source_numbers(state, event.sources), stamps=event.stamps)
+    state.mark_known(event.group, slots)
+
+
+def xfer(runtime: Runtime, state: RunState, event: ev.Xfer, where: str) -> None:
+    """A remote delivery starts, lands or is called off."""
+    if event.op == "start":
+        slots = event.slots if event.slots is not None else np.zeros(0, np.int64)
+        state.transfers[event.id] = Transfer(event.rid, slots, event.group)
+        return
+    transfer = state.transfers.pop(event.id, None)
+    if event.op == "cancel":
+        return
+    rid = event.rid if event.rid is not None else transfer.rid if transfer is not None else None
+    slots = event.slots if event.slots is not None else transfer.slots if transfer is not None else None
+    if slots is None:
+        raise InputError(
+            f"transfer {event.id!r} is done, but neither it nor its start names slots",
+            where=where,
+            path="$.slots",
+        )
+    tokens, chains = _delivered_chain(runtime, state, event, rid, slots, where)
+    count = slots.size if event.count is None else min(event.count, slots.size)
+    positions = np.arange(event.at, event.at + slots.size)
+    runtime.deliver(
+        event.group,
+        slots[:count],
+        tokens[:count],
+        positions[:count],
+        chains[:count],
+        sources=source_numbers(state, event.sources),
+        stamps=event.stamps,
+    )
+    state.mark_known(event.group, slots[:count])
+
+
+def source_numbers(state: RunState, names: Sequence[str] | None) -> list[int] | None:
+    """Numbers of named sources; None stands for all."""
+    if names is None:
+        return None
+    by_name = {source.name: source.number for source in state.layout.sources}
+    return [by_name[name] for name in names if name in by_name]
+
+
+def _delivered_chain(
+    runtime: Runtime, state: RunState, event: ev.Xfer, rid: str | None, slots: IntArray, where: str
+) -> tuple[IntArray, np.ndarray]:
+    """Tokens that land and the chain value before each of them."""
+    at, count = event.at, slots.size
+    if event.tokens is None:
+        given = default_tokens(state, rid, 0, at + count)
+    else:
+        given = np.array(event.tokens, np.int64)
+    if given.size >= at + count:
+        running = CHAIN_HEAD
+        for position, token in enumerate(given[:at].tolist()):
+            running = chain(running, token, position)
+        tokens = given[at : at + count]
+    else:
+        running = _chain_before(runtime, state, event, rid, where)
+        tokens = given[:count]
+    if tokens.size < count:
+        raise InputError(
+            f"{count} slots are delivered with {given.size} tokens; {count} are needed, "
+            f"or {at + count} with those before position {at}",
+            where=where,
+            path="$.tokens",
+        )
+    chains = np.zeros(count, np.uint64)
+    for i, token in enumerate(tokens.tolist()):
+        chains[i] = running
+        running = chain(running, token, at + i)
+    return tokens, chains
+
+
+def _chain_before(runtime: Runtime, state: RunState, event: ev.Xfer, rid: str | None, where: str) -> int:
+    """Chain value after the slot before the delivery, from the request's row."""
+    if event.at == 0:
+        return CHAIN_HEAD
+    row = state.table.rid_row.get(rid) if rid is not None else None
+    if row is None:
+        raise InputError(
+            f"the delivery continues at position {event.at}, but {rid!r} has no row to continue from",
+            where=where,
+            path="$.tokens",
+            hint=f"give the {event.at} tokens before it too",
+        )
+    before = int(state.table.slots_of(row, event.at - 1, event.at)[0])
+    if event.group == "swa" and state.layout.maps_window:
+        before = int(state.swa_map[before])
+    token, position, prev_hash, _ = (int(word) for word in runtime.read_stamp(event.group, before))
+    return chain(prev_hash & (2**64 - 1), token, position)

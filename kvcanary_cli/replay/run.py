@@ -1,0 +1,171 @@
+"""One replay from an open trace to a result: memory, events, findings, coverage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from kvcanary_cli.kernels.consts import HashMode
+from kvcanary_cli.replay.capacities import CapacityViolation, Limits
+from kvcanary_cli.replay.digests import DigestMismatch
+from kvcanary_cli.replay.engine import Replay, Totals
+from kvcanary_cli.replay.log import ViolationRecords
+from kvcanary_cli.replay.options import ReplayOptions
+from kvcanary_cli.replay.state import new_state
+from kvcanary_cli.replay.violations import ViolationBatch
+from kvcanary_cli.runtime.base import Counters
+from kvcanary_cli.runtime.layout import Layout, layout_of
+from kvcanary_cli.runtime.open import open_runtime
+from kvcanary_cli.trace import events as ev
+
+Progress = Callable[[int, int, int], None]
+
+
+@dataclass(kw_only=True, slots=True)
+class ReplayResult:
+    """What a replay found, and how far it looked.
+
+    Attributes:
+        layout: shapes of the run.
+        limits: capacities that were checked.
+        totals: steps, events, entries.
+        counters: launches and entries by tag.
+        records: violations, kept and counted.
+        limited: what the user limited, such as {"steps": 100}.
+        stopped: why the run ended before the trace did: None, "violation" or "interrupted".
+        last_line: line of the last event applied.
+        has_expectations: whether any forward carried expected input tokens.
+    """
+
+    layout: Layout
+    limits: Limits
+    totals: Totals
+    counters: Counters
+    records: ViolationRecords
+    capacity_violations: list[CapacityViolation]
+    digest_mismatches: list[DigestMismatch]
+    checks_tokens: bool
+    has_expectations: bool
+    limited: dict[str, int] = field(default_factory=dict)
+    stopped: str | None = None
+    last_line: int = 0
+
+
+def run_replay(
+    header: ev.Header,
+    events: Iterable[tuple[int, ev.Event]],
+    options: ReplayOptions,
+    *,
+    path: str,
+    on_progress: Progress = lambda steps, entries, findings: None,
+    on_violations: Callable[[ViolationBatch], None] = lambda batch: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> ReplayResult:
+    """Replay a stream of events.
+
+    Args:
+        header, events: an open trace, or a model's output; events come with their line number.
+        path: name of the trace, for messages.
+        on_progress: called after each forward with steps, entries and findings so far.
+        should_stop: asked before each event; True ends the run as interrupted.
+
+    Raises:
+        InputError: an event can't be acted on.
+        MissingError: the run does not fit the device.
+    """
+    layout = layout_of(header, hash_mode=options.hash_mode, ring_capacity=options.ring)
+    is_gpu = options.device.kind == "cuda"
+    state = new_state(layout, track_changes=is_gpu)
+    runtime = open_runtime(
+        options.device, layout, state.table, state.swa_map, state.expected, options.threads
+    )
+    records = ViolationRecords(layout.page_size, layout.ring_capacity)
+
+    def take(batch: ViolationBatch) -> None:
+        records.add(batch)
+        on_violations(batch)
+
+    limits = merge_limits(options.limits, header)
+    replay = Replay(
+        runtime, state, limits, path=path, sweep_interval=options.sweep_interval, on_violations=take
+    )
+    if header.state == "unknown" or header.continues is not None:
+        replay.begin_unknown()
+    stopped, limited, last_line = _feed(replay, events, options, on_progress, should_stop)
+    return ReplayResult(
+        layout=layout,
+        limits=limits,
+        totals=replay.totals,
+        counters=runtime.finish(),
+        records=records,
+        capacity_violations=replay.capacity_violations,
+        digest_mismatches=replay.digest_mismatches,
+        checks_tokens=state.expected.is_used,
+        has_expectations=replay.totals.expectations > 0,
+        limited=limited,
+        stopped=stopped,
+        last_line=last_line,
+    )
+
+
+def _feed(
+    replay: Replay,
+    events: Iterable[tuple[int, ev.Event]],
+    options: ReplayOptions,
+    on_progress: Progress,
+    should_stop: Callable[[], bool],
+) -> tuple[str | None, dict[str, int], int]:
+    """Apply events until they, a limit, a finding or the user ends the run."""
+    line = 0
+    totals = replay.totals
+    for line, event in events:
+        if should_stop():
+            return "interrupted", {}, line
+        kind = type(event)
+        if kind is ev.Bind and options.limit_requests is not None:
+            is_new = event.rid not in totals.requests
+            if is_new and len(totals.requests) >= options.limit_requests:
+                return None, {"requests": options.limit_requests}, line
+        if kind is ev.Forward and options.limit_steps is not None and totals.steps >= options.limit_steps:
+            return None, {"steps": options.limit_steps}, line
+        replay.apply(line, event)
+        if kind is ev.Forward:
+            findings = totals.violations + len(replay.capacity_violations)
+            on_progress(totals.steps, totals.entries, findings)
+            if findings and options.stop_on_violation:
+                return "violation", {}, line
+    return None, {}, line
+
+
+def merge_limits(given: Limits, header: ev.Header) -> Limits:
+    """Limits of a run: those given win over the header's, one by one."""
+    stated = header.capacities
+
+    def pick(name: str) -> int | None:
+        value: int | None = getattr(given, name)
+        return value if value is not None or stated is None else getattr(stated, name)
+
+    return Limits(
+        write_req_capacity=pick("write_req_capacity"),
+        write_entry_capacity=pick("write_entry_capacity"),
+        verify_capacity=pick("verify_capacity"),
+    )
+
+
+def checks_made(result: ReplayResult) -> tuple[list[str], dict[str, str]]:
+    """Checks that the run made, and why each other one was not made."""
+    made, missing = ["chain_hash", "position"], {}
+    layout = result.layout
+    if layout.hash_mode is HashMode.NONE and not layout.sources:
+        missing["real_kv_hash"] = "the trace has no byte sources"
+    elif not any(source.hashed_bytes for source in layout.sources):
+        missing["real_kv_hash"] = "no byte source is hashed"
+    else:
+        made.append("real_kv_hash")
+    if result.checks_tokens:
+        made.append("verify_token")
+    else:
+        missing["verify_token"] = "the trace has no `truth` events"
+    if result.has_expectations:
+        made.append("write_token")
+    return made, missing

@@ -1,0 +1,103 @@
+"""What a replay reads: a trace v1, or a request trace run through the scheduler model on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvcanary_cli.errors import UsageError
+from kvcanary_cli.trace import events as ev
+from kvcanary_cli.trace.formats import TRACE_V1, sniff
+from kvcanary_cli.trace.reader import TraceReader, open_trace
+from kvcanary_cli.trace.writer import TraceWriter
+
+
+@dataclass(kw_only=True, slots=True)
+class Source:
+    """An open input of a replay.
+
+    Attributes:
+        path: name for messages.
+        format: what the file is, in words.
+        header, events: as a trace v1 gives them.
+        reader: the trace's reader, None for a model's output.
+        details: further facts for the report.
+    """
+
+    path: str
+    format: str
+    header: ev.Header
+    events: Iterator[tuple[int, ev.Event]]
+    reader: TraceReader | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def bad_lines(self) -> list[int]:
+        """Lines that were skipped."""
+        return list(self.reader.bad_lines) if self.reader else []
+
+    @property
+    def truncated(self) -> int | None:
+        """Line in which the trace ends, if it ends inside one."""
+        return self.reader.truncated if self.reader else None
+
+    def describe(self) -> dict[str, Any]:
+        """What the report says of the input."""
+        return {"path": self.path, "format": self.format, **self.details}
+
+
+@contextmanager
+def open_source(
+    path: str,
+    *,
+    skip_bad_lines: bool = False,
+    limit_requests: int | None = None,
+    save_trace: str | None = None,
+    seed: int = 0,
+) -> Iterator[Source]:
+    """Open a trace or a request trace, recognised by content.
+
+    Args:
+        limit_requests: requests that the model schedules; a trace v1 is cut by the replay itself.
+        save_trace: file that gets the model's events.
+
+    Raises:
+        InputError: the file can't be used.
+        UsageError: `save_trace` with a trace that is one already.
+    """
+    kind = sniff(path)
+    if kind == TRACE_V1:
+        if save_trace is not None:
+            raise UsageError(
+                f"`--save-trace` keeps what the model makes of a request trace, {path} is a trace v1 already"
+            )
+        reader = open_trace(path, skip_bad_lines=skip_bad_lines)
+        yield Source(path=path, format="trace v1", header=reader.header, events=iter(reader), reader=reader)
+        return
+    from kvcanary_cli.sim.run import simulate_file  # deferred: a trace v1 needs no model
+
+    model = simulate_file(path, kind, limit_requests=limit_requests, seed=seed)
+    if save_trace is None:
+        events = _numbered(model.events)
+        yield Source(
+            path=path, format=model.format, header=model.header, events=events, details=model.details
+        )
+        return
+    with TraceWriter(save_trace, model.header) as writer:
+        events = _numbered(_kept(model.events, writer))
+        yield Source(
+            path=path, format=model.format, header=model.header, events=events, details=model.details
+        )
+
+
+def _numbered(events: Iterator[ev.Event]) -> Iterator[tuple[int, ev.Event]]:
+    """Events with the line that each would have in a file, the header being line 1."""
+    yield from enumerate(events, start=2)
+
+
+def _kept(events: Iterator[ev.Event], writer: TraceWriter) -> Iterator[ev.Event]:
+    for event in events:
+        writer.write(event)
+        yield event

@@ -1,0 +1,93 @@
+"""What a replay knows between two events: rows, requests, cache content, host copies, transfers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kvcanary_cli.replay.cache import CacheEntries
+from kvcanary_cli.runtime.calls import HostCopy, IntArray
+from kvcanary_cli.runtime.expected import ExpectedTokens
+from kvcanary_cli.runtime.layout import Layout
+from kvcanary_cli.runtime.page_table import PageTable
+
+_FNV_OFFSET = 0xCBF29CE484222325
+_FNV_PRIME = 0x100000001B3
+_WORD = 2**64 - 1
+
+
+def fnv1a64(name: str) -> int:
+    """64-bit FNV-1a hash of a request's name (UTF-8)."""
+    value = _FNV_OFFSET
+    for byte in name.encode():
+        value = (value ^ byte) * _FNV_PRIME & _WORD
+    return value
+
+
+@dataclass(slots=True)
+class Transfer:
+    """A remote delivery under way: where it is addressed to."""
+
+    rid: str | None
+    slots: IntArray
+    group: str
+
+
+@dataclass(slots=True)
+class RunState:
+    """Host-side memory of one replay; the runtime reads `table`, `swa_map` and `expected`."""
+
+    layout: Layout
+    table: PageTable
+    expected: ExpectedTokens
+    swa_map: IntArray
+    cache: CacheEntries
+    host: dict[str, HostCopy] = field(default_factory=dict)
+    transfers: dict[str, Transfer] = field(default_factory=dict)
+    ended: set[str] = field(default_factory=set)
+    pending_maps: dict[str, list[tuple[int, IntArray]]] = field(default_factory=dict)
+    known_slots: dict[str, np.ndarray] = field(default_factory=dict)
+    _name_hashes: dict[str | None, int] = field(default_factory=dict)
+
+    def name_hash(self, rid: str | None) -> int:
+        """FNV-1a of a request's name; of the empty name for a row without request."""
+        if rid not in self._name_hashes:
+            self._name_hashes[rid] = fnv1a64(rid or "")
+        return self._name_hashes[rid]
+
+    @property
+    def has_gap(self) -> bool:
+        """Whether part of the memory is unknown since a gap."""
+        return bool(self.known_slots)
+
+    def lose_history(self) -> None:
+        """A gap: everything in memory is unknown until it is written or mapped again."""
+        self.table.lose_history()
+        self.cache.clear()
+        for group in self.layout.groups:
+            self.known_slots[group.kind] = np.zeros(group.num_slots, np.bool_)
+
+    def mark_known(self, group: str, slots: IntArray) -> None:
+        """Bytes and stamps of these slots were written since the last gap."""
+        known = self.known_slots.get(group)
+        if known is not None:
+            known[slots[(slots >= 0) & (slots < known.size)]] = True
+
+    def forget_ended(self, rid: str) -> None:
+        """A new request takes the name of one that ended."""
+        if rid in self.ended:
+            self.ended.discard(rid)
+            self.expected.forget(rid)
+
+
+def new_state(layout: Layout, *, track_changes: bool) -> RunState:
+    """Fresh memory of a run; `track_changes` when a device keeps copies of table and expected tokens."""
+    swa_map = np.zeros(layout.num_slots, np.int64)
+    return RunState(
+        layout=layout,
+        table=PageTable(layout.num_rows, layout.row_width, track_changes=track_changes),
+        expected=ExpectedTokens(layout.num_rows, layout.row_width, track_changes=track_changes),
+        swa_map=swa_map,
+        cache=CacheEntries(layout.num_slots),
+    )
