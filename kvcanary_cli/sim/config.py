@@ -1,0 +1,172 @@
+"""Settings of the scheduler model, and the trace header that follows from them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kvcanary_cli.errors import UsageError
+from kvcanary_cli.trace.events import Capacities, Group, Header, Pool, Source
+from kvcanary_cli.trace.header import FORMAT, MAX_INDEX, VERSION
+
+BYTE_UNIT = 16  # trace v1: sizes of byte sources are multiples of it
+DEFAULT_SOURCES = (Source(name="k", bytes_per_slot=32, hashed_bytes=32),)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SimConfig:
+    """One modelled server: its pool, its batching rules, and how fast it is.
+
+    The defaults hold 400,000 tokens in pages of 16, room for a Mooncake conversation trace at about 30
+    requests at a time.
+
+    Args:
+        pool_slots: slots of the full pool's buffers, page 0 (padding, never handed out) included.
+        page_size: slots a page.
+        row_width: page-table columns; the longest request must fit into one row.
+        max_running_requests: requests that have a row at the same time.
+        chunk_tokens: tokens that all prefills of one forward may have; a longer prompt continues in later
+            forwards. None: prompts are never cut.
+        max_prefill_tokens: once a forward has a prefill, a further prompt joins only while the uncached
+            tokens stay below this. Alone, a longer prompt is taken all the same, as in SGLang.
+        prefix_cache: whether finished and half-finished prompts are kept in a radix tree.
+        mixed_chunk: whether running decodes ride in a prefill's forward, inside both of its budgets.
+        reserve_percent: part of a request's outstanding output for which room must be left when another
+            request is admitted. Less than 100 leads to retractions when everybody uses its full output.
+        window, window_slots: sliding window in tokens, and slots of the window pool; 0: no window layers.
+        draft_tokens: tokens that a speculative verify writes for each request, the last sampled one
+            included; 0: plain decode.
+        accept_percent: chance of each draft token to be kept.
+        graph_lanes: batch sizes for which decode graphs were captured; batches are padded to the next one.
+        prefill_tokens_per_s, decode_step_s: cost of a forward: its prefill tokens at that rate, plus one
+            step time if it decodes.
+        sweep_interval: forwards between `sweep` events; 0: none.
+        sources, capacities: as in the header of trace v1.
+        map_pages: map whole pages when they are allocated and leave `slots` out of forwards, in place of
+            `slots` in every forward.
+        publish_tokens, expect_tokens: whether `publish` and `forward` repeat what `truth` has said.
+        max_steps: stop after so many forwards and cancel what is still there.
+        seed: token ids depend on it.
+
+    Raises: UsageError for values that don't fit together.
+    """
+
+    pool_slots: int = 400_016
+    page_size: int = 16
+    row_width: int = 131_072
+    max_running_requests: int = 64
+    chunk_tokens: int | None = 8192
+    max_prefill_tokens: int = 16_384
+    prefix_cache: bool = True
+    mixed_chunk: bool = False
+    reserve_percent: int = 50
+    window: int = 0
+    window_slots: int = 0
+    draft_tokens: int = 0
+    accept_percent: int = 70
+    graph_lanes: tuple[int, ...] = ()
+    prefill_tokens_per_s: float = 20_000.0
+    decode_step_s: float = 0.025
+    sweep_interval: int = 0
+    sources: tuple[Source, ...] = DEFAULT_SOURCES
+    capacities: Capacities | None = None
+    map_pages: bool = False
+    publish_tokens: bool = False
+    expect_tokens: bool = False
+    max_steps: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._check_ranges()
+        self._check_pool("pool", self.pool_slots)
+        if self.chunk_tokens is not None and self.chunk_tokens % self.page_size:
+            raise UsageError(
+                f"a prefill chunk of {self.chunk_tokens:,} tokens is no multiple of the page size "
+                f"{self.page_size:,}"
+            )
+        if self.window:
+            self._check_pool("window pool", self.window_slots)
+        elif self.window_slots or any(source.group == "swa" for source in self.sources):
+            raise UsageError("a window pool or a byte source for it needs a window of at least 1 token")
+        if self.mixed_chunk and self.draft_tokens:
+            raise UsageError("mixed chunks and draft tokens can't be combined, as in SGLang")
+        for source in self.sources:
+            self._check_source(source)
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens that one decode or verify step writes for a request."""
+        return max(1, self.draft_tokens)
+
+    def header(self) -> Header:
+        """The trace header of a run with these settings."""
+        groups = [Group(kind="full")]
+        if self.window:
+            groups.append(Group(kind="swa", window=self.window, slots=self.window_slots))
+        return Header(
+            format=FORMAT,
+            version=VERSION,
+            pool=Pool(
+                slots=self.pool_slots,
+                page_size=self.page_size,
+                rows=self.max_running_requests + 1,
+                row_width=self.row_width,
+            ),
+            groups=groups,
+            sources=list(self.sources),
+            capacities=self.capacities,
+            producer={"name": "kvcanary"},
+        )
+
+    def _check_ranges(self) -> None:
+        at_least = {
+            "pool_slots": 1,
+            "page_size": 1,
+            "row_width": 1,
+            "max_running_requests": 1,
+            "max_prefill_tokens": 1,
+            "window": 0,
+            "window_slots": 0,
+            "draft_tokens": 0,
+            "sweep_interval": 0,
+            "reserve_percent": 0,
+            "accept_percent": 0,
+            "seed": 0,
+        }
+        for name, least in at_least.items():
+            _check_range(name, getattr(self, name), least)
+        for name in ("chunk_tokens", "max_steps"):
+            if getattr(self, name) is not None:
+                _check_range(name, getattr(self, name), 1)
+        for lanes in self.graph_lanes:
+            _check_range("graph_lanes", lanes, 1)
+        for name in ("reserve_percent", "accept_percent"):
+            if getattr(self, name) > 100:
+                raise UsageError(f"`{name}` is {getattr(self, name)}, at most 100 is possible")
+        for name in ("prefill_tokens_per_s", "decode_step_s"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
+                raise UsageError(f"`{name}` is {getattr(self, name)}, a number above 0 is needed")
+
+    def _check_pool(self, what: str, slots: int) -> None:
+        if slots % self.page_size:
+            raise UsageError(
+                f"the page size {self.page_size:,} does not divide the {what} of {slots:,} slots"
+            )
+        if slots < 2 * self.page_size:
+            raise UsageError(
+                f"the {what} has {slots:,} slots, at least 2 pages of {self.page_size:,} are needed: "
+                "page 0 is padding"
+            )
+
+    def _check_source(self, source: Source) -> None:
+        sizes = (source.bytes_per_slot, source.hashed_bytes)
+        if any(size % BYTE_UNIT for size in sizes) or source.hashed_bytes > source.bytes_per_slot:
+            raise UsageError(
+                f"byte source `{source.name}` hashes {source.hashed_bytes} of {source.bytes_per_slot} bytes "
+                f"a slot, multiples of {BYTE_UNIT} are needed and no more hashed than there are"
+            )
+
+
+def _check_range(name: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or not least <= value <= MAX_INDEX:
+        raise UsageError(f"`{name}` is {value:,}, a number from {least:,} to {MAX_INDEX:,} is needed")

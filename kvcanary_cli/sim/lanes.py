@@ -1,0 +1,78 @@
+"""A request on its way through the scheduler model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kvcanary_cli.sim.prefix import Node
+from kvcanary_cli.sim.tokens import request_tokens
+from kvcanary_cli.trace.requests import Request
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """State of one request, from its arrival to its end; retraction puts it back to the start.
+
+    Attributes:
+        order: arrival rank; the waiting queue keeps it.
+        tokens: [input_length + output_length] int64, or nothing before the first `start`.
+        row: page-table row, 0 while waiting.
+        pages: page of each `page_size` columns that the row has.
+        length: tokens written, so the prefix of its next forward.
+        generated: output tokens sampled so far. The last of them has no slot yet.
+        goal: tokens to prefill: the prompt, after a retraction also what was generated before it.
+        shared: leading pages that the prefix cache holds too.
+        node: where those pages end in the tree, locked; None: nothing locked.
+        window_done: leading pages that have left the window, or whose window slots the cache keeps.
+        has_truth: whether the trace knows this request's tokens already.
+    """
+
+    request: Request
+    order: int
+    tokens: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    row: int = 0
+    pages: list[int] = field(default_factory=list)
+    length: int = 0
+    generated: int = 0
+    goal: int = 0
+    shared: int = 0
+    node: Node | None = None
+    window_done: int = 0
+    has_truth: bool = False
+
+    @property
+    def rid(self) -> str:
+        """Name of the request."""
+        return self.request.rid
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every output token was sampled."""
+        return self.generated >= self.request.output_length
+
+    def start(self, *, seed: int) -> np.ndarray:
+        """Set what has to be prefilled, and make the tokens; called before a match in the cache."""
+        self.goal = self.request.input_length + self.generated
+        if not len(self.tokens):
+            self.tokens = request_tokens(
+                self.request.rid,
+                input_length=self.request.input_length,
+                output_length=self.request.output_length,
+                block_ids=self.request.block_ids,
+                block_size=self.request.block_size,
+                seed=seed,
+            )
+        return self.tokens
+
+    def reset(self) -> None:
+        """Forget row, pages and progress; what was generated stays known."""
+        self.row = self.length = self.goal = self.shared = self.window_done = 0
+        self.pages = []
+        self.node = None
+
+
+def reach(request: Request, step_tokens: int) -> int:
+    """Most columns that a request ever uses: the last sampled token gets none, drafts need some more."""
+    return request.input_length + max(request.output_length - 1, 0) + step_tokens - 1

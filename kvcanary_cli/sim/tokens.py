@@ -1,0 +1,94 @@
+"""Token ids of simulated requests, as functions of what they stand for.
+
+A prompt token depends on its block and its offset in that block, so equal blocks give equal tokens and a
+prefix cache can find them. Every other token depends on the request and the position. With seed 0 the
+latter equals what trace v1 assumes for a request whose tokens nobody recorded.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+VOCABULARY = 151_936  # trace v1's modulus for tokens that nobody recorded
+MASK = (1 << 64) - 1
+MIX_1 = 0xBF58476D1CE4E5B9
+MIX_2 = 0x94D049BB133111EB
+FNV_OFFSET = 0xCBF29CE484222325
+FNV_PRIME = 0x100000001B3
+# sets draft tokens apart from output tokens of the same request and position
+DRAFT_SALT = 0x6472616674
+
+
+def mix(value: int) -> int:
+    """The canary's 64-bit mixer (splitmix64's finaliser) of one number."""
+    value &= MASK
+    value = (value ^ (value >> 30)) * MIX_1 & MASK
+    value = (value ^ (value >> 27)) * MIX_2 & MASK
+    return value ^ (value >> 31)
+
+
+def fnv1a64(text: str) -> int:
+    """64-bit FNV-1a of the UTF-8 bytes of `text`."""
+    value = FNV_OFFSET
+    for byte in text.encode():
+        value = (value ^ byte) * FNV_PRIME & MASK
+    return value
+
+
+def mix_all(values: np.ndarray) -> np.ndarray:
+    """`mix` of each element of a uint64 array."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(MIX_1)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(MIX_2)
+    return values ^ (values >> np.uint64(31))
+
+
+def block_tokens(block_ids: tuple[int, ...], block_size: int, *, seed: int) -> np.ndarray:
+    """Tokens of these blocks, [blocks * block_size] int64; ids count modulo 2^64."""
+    ids = np.array([block_id & MASK for block_id in block_ids], dtype=np.uint64)
+    bases = mix_all(ids ^ np.uint64(mix(seed)))
+    tokens = mix_all(bases[:, None] ^ np.arange(block_size, dtype=np.uint64)) % np.uint64(VOCABULARY)
+    return tokens.astype(np.int64).ravel()
+
+
+def own_tokens(rid: str, first: int, last: int, *, seed: int) -> np.ndarray:
+    """Tokens that only request `rid` has at positions `first` to `last - 1`, int64."""
+    base = np.uint64(fnv1a64(rid) ^ mix(seed))
+    positions = np.arange(first, last, dtype=np.uint64)
+    return (mix_all(base ^ positions) % np.uint64(VOCABULARY)).astype(np.int64)
+
+
+def request_tokens(
+    rid: str,
+    *,
+    input_length: int,
+    output_length: int,
+    block_ids: tuple[int, ...],
+    block_size: int,
+    seed: int,
+) -> np.ndarray:
+    """All tokens of a request, prompt and output, [input_length + output_length] int64.
+
+    Prompt positions that no block covers (a trace that names whole blocks only, or none) are the
+    request's own.
+    """
+    covered = min(len(block_ids) * block_size, input_length)
+    own = own_tokens(rid, covered, input_length + output_length, seed=seed)
+    if covered == 0:
+        return own
+    return np.concatenate((block_tokens(block_ids, block_size, seed=seed)[:covered], own))
+
+
+def draft_token(rid: str, position: int, *, true_token: int, seed: int) -> int:
+    """A token that a draft model guessed wrong at `position`: never the true one."""
+    token = mix(fnv1a64(rid) ^ mix(seed) ^ DRAFT_SALT ^ position) % VOCABULARY
+    return token if token != true_token else (token + 1) % VOCABULARY
+
+
+def drafts_kept(rid: str, position: int, *, drafts: int, accept_percent: int, seed: int) -> int:
+    """How many of `drafts` guesses after `position` a verify accepts, each with `accept_percent` chance."""
+    kept = 0
+    draw = mix(fnv1a64(rid) ^ mix(seed) ^ mix(position))
+    while kept < drafts and draw % 100 < accept_percent:
+        draw = mix(draw)
+        kept += 1
+    return kept
