@@ -44,8 +44,9 @@ class CpuRuntime(Runtime):
         }
         self._log = ViolationLog.allocate(_FIRST_RING, "cpu")
         self._tag_logs = [self._tag_log() for _ in range(NUM_TAGS)]
-        self._verify_plan = VerifyPlan.allocate(4096, "cpu")
-        self._write_plan = WritePlan.allocate(64, "cpu")
+        # HEAD and TAIL of a forward use one plan, with the model's work between them: a plan a group
+        self._verify_plans = {group.kind: VerifyPlan.allocate(4096, "cpu") for group in layout.groups}
+        self._write_plans = {group.kind: WritePlan.allocate(64, "cpu") for group in layout.groups}
         self._mark = {group.kind: np.zeros(group.num_slots, np.int64) for group in layout.groups}
         self._serial = 1
         self._slots: dict[str, IntArray] = {}
@@ -54,20 +55,21 @@ class CpuRuntime(Runtime):
     # ---- the forward
 
     def _prepare(self, call: ForwardCall) -> None:
-        if call.rows.size > self._write_plan.write_req_capacity:
-            self._write_plan = WritePlan.allocate(2 * call.rows.size, "cpu")
-        most = max(self.planned_entries(group, call) for group in self.layout.groups)
-        if most > self._verify_plan.verify_capacity:
-            self._verify_plan = VerifyPlan.allocate(2 * most, "cpu")
-        self._slots = {group.kind: self.in_group(group, call.slots) for group in self.layout.groups}
+        for group in self.layout.groups:
+            if call.rows.size > self._write_plans[group.kind].write_req_capacity:
+                self._write_plans[group.kind] = WritePlan.allocate(2 * call.rows.size, "cpu")
+            entries = self.planned_entries(group, call)
+            if entries > self._verify_plans[group.kind].verify_capacity:
+                self._verify_plans[group.kind] = VerifyPlan.allocate(2 * entries, "cpu")
+            self._slots[group.kind] = self.in_group(group, call.slots)
 
     def _plan(self, group: GroupLayout) -> None:
         call = self._active()
         is_mapped = group.kind == SWA and self.layout.maps_window
         checks_tokens = call.valid_lens is not None and self.expected.pool is not None
         plan_cpu(
-            verify_plan_out=self._verify_plan,
-            write_plan_out=self._write_plan,
+            verify_plan_out=self._verify_plans[group.kind],
+            write_plan_out=self._write_plans[group.kind],
             req_pool_indices=call.rows,
             prefix_lens=call.prefix,
             extend_seq_lens=call.lens,
@@ -82,12 +84,13 @@ class CpuRuntime(Runtime):
     def _has_conflict(self, group: GroupLayout) -> bool:
         call = self._active()
         lanes = call.rows.size
+        plan = self._write_plans[group.kind]
         self._serial += lanes + 1
         return bool(
             has_conflict(
                 self._slots[group.kind],
-                self._write_plan.write_seed_slot_indices[:lanes],
-                self._write_plan.write_offsets[: lanes + 1],
+                plan.write_seed_slot_indices[:lanes],
+                plan.write_offsets[: lanes + 1],
                 self._mark[group.kind],
                 self._serial,
             )
@@ -97,7 +100,7 @@ class CpuRuntime(Runtime):
         sources = self._hashed[half, group.kind] if phase == TAIL else []
         verify_cpu(
             canary_buf=self._stamps[phase, half, group.kind],
-            plan=self._verify_plan,
+            plan=self._verify_plans[group.kind],
             sources=sources,
             hash_mode=HashMode.ALL if sources else HashMode.NONE,
             launch_tag=tag,
@@ -106,7 +109,7 @@ class CpuRuntime(Runtime):
         )
 
     def _write(self, group: GroupLayout, phase: str, half: str, tag: LaunchTag) -> None:
-        self._write_with(self._write_plan, group, phase, half, tag)
+        self._write_with(self._write_plans[group.kind], group, phase, half, tag)
 
     def _write_with(self, plan: WritePlan, group: GroupLayout, phase: str, half: str, tag: LaunchTag) -> None:
         call = self._active()
@@ -129,8 +132,9 @@ class CpuRuntime(Runtime):
     def _write_in_order(self, group: GroupLayout, phase: str, half: str, tag: LaunchTag) -> None:
         stamps = self._stamps[phase, half, group.kind]
         lanes = self._active().rows.size
-        seeds = self._write_plan.write_seed_slot_indices[:lanes].copy()
-        offsets = self._write_plan.write_offsets[: lanes + 1].copy()
+        whole = self._write_plans[group.kind]
+        seeds = whole.write_seed_slot_indices[:lanes].copy()
+        offsets = whole.write_offsets[: lanes + 1].copy()
         inside = (seeds >= 0) & (seeds < group.num_slots)
         before = stamps[np.where(inside, seeds, 0)].copy()
         log = self._tag_logs[tag]
