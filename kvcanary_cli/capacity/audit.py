@@ -1,0 +1,64 @@
+"""The audit of one launch: what the server would derive, which rules fire, and what makes them hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvcanary_cli.capacity.capacities import Capacity, capacities
+from kvcanary_cli.capacity.fixes import Fix, solve
+from kvcanary_cli.capacity.request import Request
+from kvcanary_cli.capacity.rules import Finding, errors, find
+from kvcanary_cli.capacity.setup import Setup, resolve
+from kvcanary_cli.capacity.sizes import Sizes, derive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """The result; `fixes` is empty where nothing is exceeded."""
+
+    request: Request
+    setup: Setup
+    sizes: Sizes
+    findings: list[Finding]
+    capacities: list[Capacity]
+    fixes: list[Fix]
+
+
+def audit(request: Request) -> Audit:
+    """Audit a launch.
+
+    Raises: MissingInputsError for what neither flags nor files say, UsageError or InputError for what
+        the server refuses, InputError where the capacities that a config states don't follow from it.
+    """
+    setup = resolve(request)
+    sizes = derive(setup)
+    check_stated(request, sizes)
+    findings = find(setup, sizes)
+    return Audit(
+        request=request,
+        setup=setup,
+        sizes=sizes,
+        findings=findings,
+        capacities=capacities(setup, sizes, findings),
+        fixes=solve(request) if errors(findings) else [],
+    )
+
+
+def check_stated(request: Request, sizes: Sizes) -> None:
+    """Compare the capacities that a config states with those that follow from it.
+
+    Not done where flags or options stand beside the config: they ask what would be, not what was.
+    Raises: InputError for the first that differs.
+    """
+    config = request.config
+    if config is None or request.is_overridden:
+        return
+    computed = {"write_req": sizes.write_req, "write_entry": sizes.write_entry, "verify": sizes.verify}
+    for name, value in computed.items():
+        stated = getattr(config.capacities, name)
+        if stated is not None and stated != value:
+            raise config.file.error(
+                f"{stated:,} is stated, but {value:,} follows from the other values of this config",
+                at=f"$.capacities.{name}",
+                hint="compare `args` and `pool` with the start-up log that states it, or `--sglang-version`",
+            )

@@ -1,0 +1,125 @@
+"""The token pool: its size, page size, and the context a request may have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvcanary_cli.capacity.formula import floor_page
+from kvcanary_cli.capacity.inputs import Inputs, as_int, check_range
+from kvcanary_cli.capacity.origin import COMMAND_LINE, Origin, Place
+from kvcanary_cli.capacity.tables import forced_page_size
+
+_MAX_TOTAL = "--max-total-tokens"
+_CONTEXT = "--context-length"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """The full pool of one rank.
+
+    Args:
+        tokens: max_total_num_tokens, in whole pages.
+        setting: the option, flag or config key that decides them.
+        page_size: tokens a page.
+        context_length: tokens a request may have.
+    """
+
+    tokens: int
+    setting: str
+    page_size: int
+    context_length: int
+
+
+def resolve_pool(inputs: Inputs, *, is_blackwell: bool) -> Pool:
+    """The pool as it is stated, capped by `--max-total-tokens`."""
+    page_size = resolve_page_size(inputs, is_blackwell=is_blackwell)
+    tokens, setting = resolve_tokens(inputs, page_size)
+    return Pool(tokens=tokens, setting=setting, page_size=page_size, context_length=resolve_context(inputs))
+
+
+def resolve_page_size(inputs: Inputs, *, is_blackwell: bool) -> int:
+    """Tokens a page: the flag or the config, unless the attention backend sets its own."""
+    config = inputs.request.config
+    wanted = inputs.integer("page_size", "--page-size", low=1)
+    if wanted is None and config is not None and config.pool.page_size is not None:
+        wanted = config.pool.page_size
+        inputs.note("page_size", wanted, Origin.FILE, f"{config.path}: pool.page_size")
+        # a config states the pool as it is, after the backend had its say
+        return wanted
+    given = inputs.given("--attention-backend")
+    backend = str(given.value) if given is not None else ("trtllm_mha" if is_blackwell else None)
+    forced = None if backend is None else forced_page_size(backend, wanted, is_blackwell=is_blackwell)
+    if forced is not None and forced != wanted:
+        inputs.default("page_size", forced, f"server: {backend}")
+        return forced
+    if wanted is None:
+        inputs.default("page_size", 1, "server")
+        return 1
+    return wanted
+
+
+def resolve_tokens(inputs: Inputs, page_size: int) -> tuple[int, str]:
+    """(tokens of the pool, the setting that decides them): as stated, capped by the flag, whole pages."""
+    config, options = inputs.request.config, inputs.request.options
+    stated: int | None = None
+    setting, origin, source = "", Origin.FLAG, ""
+    if options.pool_tokens is not None:
+        stated, setting, source = options.pool_tokens, "--pool-tokens", "--pool-tokens"
+    elif config is not None and config.pool.tokens is not None:
+        stated, setting = config.pool.tokens, "pool.tokens"
+        origin, source = Origin.FILE, f"{config.path}: pool.tokens"
+    given = inputs.given(_MAX_TOTAL)
+    if given is not None:
+        cap = as_int(given)
+        check_range(given, cap, low=1)
+        if stated is None or cap < stated:
+            stated, setting = cap, _MAX_TOTAL
+            origin, source = given.place.origin, given.place.name(given.spelled)
+    if stated is None:
+        inputs.lack(
+            "the tokens of the pool (`--pool-tokens`, max_total_num_tokens in the server's start-up log)"
+        )
+        return 2 * page_size, "--pool-tokens"
+    tokens = floor_page(stated, page_size)
+    if tokens < 2:
+        raise _place(inputs, setting).error(
+            f"`{setting}` is {stated:,}, a pool needs at least 2 tokens and one whole page of {page_size:,}"
+        )
+    inputs.note("pool_tokens", tokens, origin, source)
+    return tokens, setting
+
+
+def resolve_context(inputs: Inputs) -> int:
+    """Tokens a request may have: `--context-length` of kvcanary or the server, else the config's.
+
+    Raises: UsageError or InputError where kvcanary's option and the server's flag disagree.
+    """
+    config, option = inputs.request.config, inputs.request.options.context_length
+    given = inputs.given(_CONTEXT)
+    if given is not None:
+        value = as_int(given)
+        check_range(given, value, low=1)
+        if option is not None and option != value:
+            raise COMMAND_LINE.error(
+                f"`{_CONTEXT}` is {option:,} for kvcanary and {value:,} for the server", hint="give it once"
+            )
+        inputs.note("context_length", value, given.place.origin, given.place.name(given.spelled))
+        return value
+    if option is not None:
+        inputs.note("context_length", option, Origin.FLAG, _CONTEXT)
+        return option
+    if config is not None and config.pool.context_length is not None:
+        inputs.note(
+            "context_length", config.pool.context_length, Origin.FILE, f"{config.path}: pool.context_length"
+        )
+        return config.pool.context_length
+    inputs.lack(f"the context length (`{_CONTEXT}`)")
+    return 1
+
+
+def _place(inputs: Inputs, setting: str) -> Place:
+    """Where the setting that decides the pool stands."""
+    config = inputs.request.config
+    if setting == "pool.tokens" and config is not None:
+        return Place(file=config.path, line=config.file.line("$.pool.tokens"))
+    return inputs.place(setting)

@@ -1,0 +1,69 @@
+"""Prefill: tokens a forward may take, in one chunk and in all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvcanary_cli.capacity.inputs import Inputs
+from kvcanary_cli.capacity.tables import Tier
+
+CHUNK = "--chunked-prefill-size"
+MAX_PREFILL = "--max-prefill-tokens"
+# Switches with which the server processes whole prompts whatever the chunk flag says
+FORCES_WHOLE_PROMPTS = ("--enable-mis",)
+_DEFAULT_PREFILL = 16384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefill:
+    """Prefill limits of one rank.
+
+    Args:
+        chunk: tokens a chunk; 0 or below switches chunking off, but 0 counts as a limit in the capacity.
+        max_tokens: tokens after which no more requests are admitted to a forward.
+        is_forced: whether chunking is off whatever the flag says.
+    """
+
+    chunk: int
+    max_tokens: int
+    is_forced: bool
+
+
+def needs_gpu(inputs: Inputs) -> bool:
+    """Whether the chunk comes from the GPU's default."""
+    return inputs.given(CHUNK) is None and not _forced_by(inputs)
+
+
+def resolve_prefill(inputs: Inputs, tier: Tier | None, attn_dp: int) -> Prefill:
+    """Limits from the flags, else from the GPU's tier; the chunk is split over data-parallel groups."""
+    max_tokens = inputs.count("max_prefill_tokens", MAX_PREFILL, default=_DEFAULT_PREFILL)
+    forced_by = _forced_by(inputs)
+    if forced_by is not None:
+        inputs.default("chunked_prefill_size", -1, f"server: {forced_by}")
+        return Prefill(chunk=-1, max_tokens=max_tokens, is_forced=True)
+    default = None if tier is None else tier.chunk
+    chunk = inputs.integer("chunked_prefill_size", CHUNK, default=default, source="server, by GPU memory")
+    # floor division, as in the server: -1 stays -1, and a chunk below the number of groups becomes 0
+    return Prefill(chunk=(chunk or 0) // attn_dp, max_tokens=max_tokens, is_forced=False)
+
+
+def check_chunk(
+    inputs: Inputs, prefill: Prefill, *, page_size: int, attn_dp: int, disaggregation: str
+) -> None:
+    """Refuse a chunk that is not whole pages, as the server does at its start."""
+    if prefill.chunk <= 0 or disaggregation == "decode" or prefill.chunk % page_size == 0:
+        return
+    given = inputs.given(CHUNK)
+    share = (
+        f" over {attn_dp:,} data-parallel groups is {prefill.chunk:,}"
+        if attn_dp > 1
+        else f" is {prefill.chunk:,}"
+    )
+    message = f"`{CHUNK}`{share}, which is not a multiple of the page size {page_size:,}"
+    raise inputs.place(CHUNK if given is not None else "--page-size").error(
+        message, hint="the server refuses to start so; change one of the two"
+    )
+
+
+def _forced_by(inputs: Inputs) -> str | None:
+    return next((flag for flag in FORCES_WHOLE_PROMPTS if inputs.is_on(flag)), None)

@@ -1,0 +1,285 @@
+"""Report of `check-capacities`: an audit as a dict, and that dict as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvcanary_cli.capacity.arguments import closest_flag
+from kvcanary_cli.capacity.audit import Audit
+from kvcanary_cli.capacity.capacities import Capacity
+from kvcanary_cli.capacity.formula import STAMP_BYTES, STAMPS_PER_SLOT, workspace_rates
+from kvcanary_cli.capacity.origin import Origin
+from kvcanary_cli.exits import Exit
+from kvcanary_cli.report.frame import Annotation, Report, Sections, base_report, finish
+from kvcanary_cli.report.tables import Column, Table
+from kvcanary_cli.report.text import count, headroom, names, percent, plural, size, wrap
+
+_STATUSES = ("OVER", "TIGHT", "OK", "INFO")
+_CODE_COLUMN = 3
+_SHOWN_FIXES = 2
+
+
+def build_check_capacities(audit: Audit) -> Report:
+    """The report dict of an audit, with its verdict."""
+    setup, config = audit.setup, audit.request.config
+    report = base_report("check-capacities", inputs=_inputs(audit), pool=_pool(audit))
+    rows = [_capacity(row, audit) for row in audit.capacities]
+    report["launch"] = {
+        "config": None if config is None else config.path,
+        "given": setup.num_given,
+        "defaulted": sum(value.origin is Origin.DEFAULT for value in setup.inputs.values()),
+        "unknown_flags": [
+            {"flag": flag, "nearest": closest_flag(flag, audit.request.table)} for flag in setup.unknown_flags
+        ],
+        "canary_mode": setup.canary.mode,
+        "sglang_version": setup.version.name,
+    }
+    report["capacities"] = rows
+    report["memory"] = _memory(audit)
+    report["findings"] = [
+        {
+            "rule": finding.rule.id,
+            "code": finding.rule.code,
+            "severity": finding.rule.severity,
+            "capacity": finding.rule.capacity,
+            "text": finding.hit.text,
+            "server_message": finding.hit.server_message,
+        }
+        for finding in audit.findings
+    ]
+    report["fixes"] = [
+        {
+            "changes": [{"flag": change.flag, "value": change.value} for change in fix.changes],
+            "text": " ".join(change.text for change in fix.changes),
+            "note": fix.note or None,
+        }
+        for fix in audit.fixes
+    ]
+    report["summary"] = {word.lower(): sum(row["status"] == word for row in rows) for word in _STATUSES}
+    code = Exit.FINDINGS if report["summary"]["over"] else Exit.PASS
+    return finish(report, code, warnings=report["summary"]["tight"])
+
+
+def _inputs(audit: Audit) -> dict[str, Any]:
+    return {
+        name: {"value": value.value, "from": value.origin.value, "source": value.source}
+        for name, value in audit.setup.inputs.items()
+    }
+
+
+def _pool(audit: Audit) -> dict[str, Any]:
+    pool, window = audit.setup.pool, audit.setup.window
+    return {
+        "slots": pool.tokens,
+        "pages": pool.tokens // pool.page_size,
+        "page_size": pool.page_size,
+        "groups": ["full"] if window.tokens is None else ["full", "swa"],
+        "window": window.size,
+        "swa_slots": window.tokens,
+        "context_length": pool.context_length,
+    }
+
+
+def _capacity(row: Capacity, audit: Audit) -> dict[str, Any]:
+    rules = {finding.rule.id for finding in audit.findings if finding.rule.capacity == row.name}
+    flags = _flags_for(row, audit)
+    return {
+        "name": row.name,
+        "rule": row.rule,
+        "code": row.code,
+        "status": row.status,
+        "value": row.value,
+        "need": row.need,
+        # hundredths, rounded down like the text
+        "headroom": None if not row.need else row.value * 100 // row.need / 100,
+        "exact": row.is_exact,
+        "formula": row.formula,
+        "terms": dict(row.terms),
+        "worked": row.worked,
+        "remark": row.remark or None,
+        "bound_by": row.bound_by,
+        "fired": sorted(rules),
+        "server_message": row.server_message,
+        "fix": flags,
+    }
+
+
+def _flags_for(row: Capacity, audit: Audit) -> list[dict[str, str]]:
+    """Changes of the fixes that bear on one row, each once, in their order."""
+    rules = [finding.rule for finding in audit.findings if finding.rule.capacity == row.name]
+    bearing = {
+        change.flag for rule in rules for change in rule.changes(audit.request, audit.setup, audit.sizes)
+    }
+    changes = [(change.flag, change.value) for fix in audit.fixes for change in fix.changes]
+    return [{"flag": flag, "value": value} for flag, value in dict.fromkeys(changes) if flag in bearing]
+
+
+def _memory(audit: Audit) -> dict[str, Any]:
+    memory, rates = audit.sizes.memory, workspace_rates(audit.setup.groups)
+    return {
+        "canary_bytes": memory.runners * memory.buffers,
+        "canary_bytes_per_runner": memory.buffers,
+        "canary_bytes_per_slot": STAMPS_PER_SLOT * STAMP_BYTES,
+        "runners": memory.runners,
+        "workspace_bytes": memory.workspace_copies * memory.workspace,
+        "workspace_bytes_per_copy": memory.workspace,
+        "workspace_copies": memory.workspace_copies,
+        "workspace_rates_bytes": {
+            "verify_entry": rates.verify_entry,
+            "write_request": rates.write_request,
+            "write_entry": rates.write_entry,
+            "fixed": rates.fixed,
+        },
+        "total_bytes": memory.total,
+        "fixed_bytes": memory.fixed,
+        "token_table_bytes": memory.token_table,
+        "kv_bytes": memory.kv,
+    }
+
+
+def render_check_capacities(report: Report, *, verbose: bool = False) -> Sections:
+    """The report dict as text; `verbose` adds every input with its origin."""
+    body: list[str | Table] = [_table(report), "", *_memory_lines(report)]
+    if report["launch"]["canary_mode"] == "none":
+        body.append("canary    off in these arguments (--kv-canary none); sized as if it were on")
+    if verbose:
+        body += ["", _input_table(report), *_unknown_lines(report)]
+    failing = [finding for finding in report["findings"] if finding["severity"] == "error"]
+    return Sections(
+        header=[("check-capacities", _subject(report)), ("pool", _pool_line(report["pool"]))],
+        body=body,
+        status=_status(report, failing),
+        notes=_notes(report, failing),
+        verdict={word.lower(): report["summary"][word.lower()] for word in _STATUSES},
+        annotations=[
+            Annotation(
+                level="error",
+                title=f"{finding['capacity']} ({finding['rule']})",
+                message=f"{finding['text']}: {finding['server_message']}",
+            )
+            for finding in failing
+        ],
+    )
+
+
+def _subject(report: Report) -> str:
+    launch = report["launch"]
+    lines = [] if launch["config"] is None else [launch["config"]]
+    lines.append(
+        f"launch arguments of sglang {launch['sglang_version']}: {count(launch['given'])} given, "
+        f"{count(launch['defaulted'])} defaulted"
+    )
+    if launch["unknown_flags"]:
+        flags = names([unknown["flag"] for unknown in launch["unknown_flags"]], limit=3)
+        lines.append(f"{count(len(launch['unknown_flags']))} not known to that release: {flags}")
+    return "\n".join(lines)
+
+
+def _pool_line(pool: dict[str, Any]) -> str:
+    groups = ", ".join(pool["groups"])
+    if pool["swa_slots"] is not None:
+        groups += f" ({count(pool['swa_slots'])} slots, window {count(pool['window'])})"
+    return f"{count(pool['slots'])} slots, page size {count(pool['page_size'])}, groups: {groups}"
+
+
+def _table(report: Report) -> Table:
+    rows, details = [], []
+    for row in report["capacities"]:
+        rows.append(
+            [
+                row["status"],
+                row["name"],
+                count(row["value"]),
+                "-" if row["need"] is None else count(row["need"]),
+                _headroom(row),
+                row["bound_by"],
+            ]
+        )
+        text = row["worked"] + (f"; {row['remark']}" if row["remark"] else "")
+        first = f"{'':{_CODE_COLUMN}}{row['code']}   "
+        # the table's own indent takes two of the 80 columns
+        details.append("\n".join(wrap(text, first=first, width=78)))
+    columns = [
+        Column("STATUS"),
+        Column("CAPACITY"),
+        Column("VALUE", "right"),
+        Column("NEED", "right"),
+        Column("HEADROOM", "right"),
+        Column("BOUND BY"),
+    ]
+    return Table(columns=columns, rows=rows, detail=list(details))
+
+
+def _headroom(row: dict[str, Any]) -> str:
+    if row["need"] is None:
+        return "-"
+    return "exact" if row["exact"] else headroom(row["value"], row["need"])
+
+
+def _memory_lines(report: Report) -> list[str]:
+    memory, pool = report["memory"], report["pool"]
+    canary, workspace, total = (memory[f"{part}_bytes"] for part in ("canary", "workspace", "total"))
+    share = ""
+    if memory["kv_bytes"] is not None:
+        used = percent(total, memory["kv_bytes"], digits=2, up=True)
+        share = f", {used} of {size(memory['kv_bytes'], down=True)} KV"
+    lines = [f"memory    canary {size(canary)} + workspace {size(workspace)} = {size(total)}{share}"]
+    slots, page = count(pool["slots"]), count(pool["page_size"])
+    if pool["swa_slots"] is None:
+        slots = f"({slots} + {page}) slots"
+    else:
+        slots = f"({slots} + {count(pool['swa_slots'])} + 2 x {page}) slots"
+    runners = f"{memory['runners']} runners x " if memory["runners"] > 1 else ""
+    stamps = f"{STAMP_BYTES} B x {STAMPS_PER_SLOT} (head and tail, K and V)"
+    lines += wrap(f"{runners}{slots} x {stamps}", first=f"{'':10}canary    ")
+    rates = memory["workspace_rates_bytes"]
+    terms = (
+        f"{rates['verify_entry']} B x verify entries + {rates['write_request']} B x write requests + "
+        f"{rates['write_entry']} B x write entries + {rates['fixed']} B"
+    )
+    if memory["workspace_copies"] > 1:
+        terms = f"{memory['workspace_copies']} x ({terms}): eager, and in the graph pool"
+    lines += wrap(terms, first=f"{'':10}workspace ")
+    if memory["token_table_bytes"] is not None:
+        lines.append(f"{'':10}token ids {size(memory['token_table_bytes'])} more for the token check")
+    return lines
+
+
+def _input_table(report: Report) -> Table:
+    rows = [
+        [name, str(value["value"]), value["from"], value["source"]]
+        for name, value in report["inputs"].items()
+    ]
+    return Table(columns=[Column("INPUT"), Column("VALUE"), Column("FROM"), Column("SOURCE")], rows=rows)
+
+
+def _unknown_lines(report: Report) -> list[str]:
+    lines = []
+    for unknown in report["launch"]["unknown_flags"]:
+        close = f", close to {unknown['nearest']}" if unknown["nearest"] else ""
+        lines.append(f"  not known: {unknown['flag']}{close}")
+    return lines
+
+
+def _status(report: Report, failing: list[dict[str, Any]]) -> str:
+    summary, total = report["summary"], len(report["capacities"])
+    if failing:
+        over = summary["over"]
+        verb = "is" if over == 1 else "are"
+        return f"{over} of {total} capacities {verb} exceeded: {'; '.join(item['text'] for item in failing)}"
+    parts = [f"none of {plural(total, 'capacity', 'capacities')} is exceeded"]
+    if summary["tight"]:
+        parts.append(f"{summary['tight']} {'is' if summary['tight'] == 1 else 'are'} tight")
+    parts += [finding["text"] for finding in report["findings"]]
+    return "; ".join(parts)
+
+
+def _notes(report: Report, failing: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    notes = [("why", finding["server_message"]) for finding in failing]
+    texts = [fix["text"] for fix in report["fixes"][:_SHOWN_FIXES]]
+    width = max((len(text) for text in texts), default=0)
+    for number, fix in enumerate(report["fixes"][:_SHOWN_FIXES]):
+        note = f"  ({fix['note']})" if fix["note"] else ""
+        line = f"{fix['text']:{width}}{note}" if note else fix["text"]
+        notes.append(("fix" if number == 0 else "   or", line))
+    return notes
