@@ -107,9 +107,8 @@ def prepare_numba_cache() -> str | None:
     if "numba" in sys.modules:
         # numba copied the variable when it was imported
         sys.modules["numba"].config.CACHE_DIR = folder
-    return (
-        f"{chosen or 'neither the package nor ~/.cache'} can't be written, compiled code is kept in {folder}"
-    )
+    problem = f"{chosen} can't" if chosen else "neither the package nor ~/.cache can"
+    return f"{problem} be written, compiled code is kept in {folder}"
 
 
 def prepare_triton_cache() -> str | None:

@@ -191,7 +191,9 @@ def _vector_row(run: VectorRun) -> Row:
 def compile_row(run: CompileRun | None) -> Row:
     """Whether every Triton kernel compiles for the GPUs it is meant for."""
     if run is None:
-        return Row(name="compile", status=SKIP, text="needs torch and triton")
+        missing = [package for package in ("torch", "triton") if not is_importable(package)]
+        text = f"needs {' and '.join(missing)}" if missing else "the triton backend was not asked for"
+        return Row(name="compile", status=SKIP, text=text)
     if run.errors:
         return Row(
             name="compile",

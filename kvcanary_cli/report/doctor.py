@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kvcanary_cli.exits import Exit
 from kvcanary_cli.report.frame import Annotation, Report, Sections, base_report, finish
 from kvcanary_cli.report.tables import Column, Table
+from kvcanary_cli.report.text import plural
 
 if TYPE_CHECKING:
     from kvcanary_cli.doctor.checks import CompileRun, VectorRun
@@ -74,10 +75,12 @@ def _sentence(report: Report, bad: list[dict[str, Any]]) -> str:
     if bad:
         return f"not in order: {', '.join(row['name'] for row in bad)}"
     if report["status"] == "fail":
-        return f"{report['warnings']} warnings, which count as findings under --strict"
+        number = report["warnings"]
+        which = "which counts as a finding" if number == 1 else "which count as findings"
+        return f"{plural(number, 'warning')}, {which} under --strict"
     runs = report["vectors"]
     if not any(runs.get(backend, {}).get("passed") for backend in ("numba", "triton")):
-        return "nothing is wrong with what is here; no backend that audits was checked"
+        return "nothing is wrong; no backend of an audit was checked"
     if any(run["device"].startswith("cuda") for run in runs.values()):
         return "audits can run here; Triton kernels were run on a device"
     return "audits can run here; Triton kernels were not run on a device"
