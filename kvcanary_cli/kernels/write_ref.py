@@ -1,0 +1,96 @@
+"""Stamp the slots of a forward's tokens, in plain Python. Twins: `write_cpu.py`, `write.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kvcanary_cli.kernels._checks import check_write
+from kvcanary_cli.kernels._layout import ExpectedInputs
+from kvcanary_cli.kernels._sources import KvSource, check_sources
+from kvcanary_cli.kernels.consts import BIT_OUT_OF_RANGE, BIT_WRITE_POSITION, BIT_WRITE_TOKEN, STAMP_WORDS
+from kvcanary_cli.kernels.hashing_ref import HEAD, MASK, chain, hash_slot, signed
+from kvcanary_cli.kernels.log_cpu import ViolationLog
+from kvcanary_cli.kernels.plans_cpu import WritePlan
+
+
+def write_ref(
+    *,
+    canary_buf: np.ndarray,
+    plan: WritePlan,
+    input_ids: np.ndarray,
+    positions: np.ndarray,
+    out_cache_loc: np.ndarray,
+    sources: Sequence[KvSource],
+    hash_mode: int,
+    launch_tag: int,
+    log: ViolationLog,
+    expected_inputs: ExpectedInputs | None,
+    chain_position_assert: bool,
+    seed_buf: np.ndarray | None = None,
+) -> None:
+    """`launch_write` on NumPy arrays: all seeds are read first, then lanes are written one after another."""
+    check_write(
+        canary_buf=canary_buf,
+        seed_buf=seed_buf,
+        plan=plan,
+        input_ids=input_ids,
+        positions=positions,
+        out_cache_loc=out_cache_loc,
+        log=log,
+        expected_inputs=expected_inputs,
+    )
+    num_slots = len(canary_buf)
+    check_sources(sources, hash_mode, num_slots, canary_buf)
+    log.kernel_run_counter[0] += 1
+    num_lanes = max(0, min(int(plan.write_num_valid_reqs[0]), plan.write_req_capacity))
+    offsets = np.clip(plan.write_offsets[: num_lanes + 1], 0, len(input_ids)).tolist()
+    seeds = plan.write_seed_slot_indices[:num_lanes].tolist()
+    starts = [_start(canary_buf if seed_buf is None else seed_buf, seed) for seed in seeds]
+    for lane, (running, previous) in enumerate(starts):
+        if seeds[lane] >= num_slots:
+            log.append((launch_tag, seeds[lane], -1, 0, -1, 0, num_slots, BIT_OUT_OF_RANGE))
+        for entry in range(offsets[lane], offsets[lane + 1]):
+            slot, token, position = (int(array[entry]) for array in (out_cache_loc, input_ids, positions))
+            if slot < 0:
+                continue
+            stored_prev = signed(running)
+            if expected_inputs is not None:
+                wanted_token, wanted_position = (int(array[entry]) for array in expected_inputs)
+                bits = BIT_WRITE_TOKEN if token != wanted_token else 0
+                bits |= BIT_WRITE_POSITION if position != wanted_position else 0
+                if bits:
+                    row = (
+                        launch_tag,
+                        slot,
+                        position,
+                        token,
+                        wanted_token,
+                        stored_prev,
+                        wanted_position,
+                        bits,
+                    )
+                    log.append(row)
+            if chain_position_assert and previous is not None:
+                wanted = signed((previous + 1) & MASK)
+                if position != wanted:
+                    bit = BIT_WRITE_POSITION
+                    log.append((launch_tag, slot, position, token, token, stored_prev, wanted, bit))
+                previous = position
+            if slot >= num_slots:
+                bit = BIT_OUT_OF_RANGE
+                log.append((launch_tag, slot, position, token, token, stored_prev, num_slots, bit))
+            else:
+                kv_hash = signed(hash_slot(sources, hash_mode, slot))
+                canary_buf[slot, :STAMP_WORDS] = (token, position, stored_prev, kv_hash)
+                log.slot_run_counter[0] += 1
+            running = chain(running, token, position)
+
+
+def _start(seed_buf: np.ndarray, seed: int) -> tuple[int, int | None]:
+    """The chain's hash before the lane's first token, and the seed's position if there is a seed to read."""
+    if not 0 <= seed < len(seed_buf):
+        return HEAD, None
+    token, position, prev_hash = seed_buf[seed, : STAMP_WORDS - 1].tolist()
+    return chain(prev_hash, token, position), position
