@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import NamedTuple
 
 from kvcanary_cli.capacity.flags import AmbiguousPrefixError, Flag, FlagTable, FlagValue
 from kvcanary_cli.capacity.origin import Place
 from kvcanary_cli.errors import nearest
 
+_NOTHING: Mapping[str, Given] = MappingProxyType({})
 # argparse takes these for values and not for flags, as long as no flag looks like a number
 _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class Given(NamedTuple):
     """A value that somebody gave: already of the flag's type, with its spelling and place."""
 
     value: FlagValue
@@ -27,8 +28,7 @@ class Given:
     place: Place
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arguments:
+class Arguments(NamedTuple):
     """A launch command, read.
 
     Args:
@@ -37,8 +37,8 @@ class Arguments:
         unknown: spellings that the table doesn't know, once each, in order.
     """
 
-    values: Mapping[str, Given] = field(default_factory=dict)
-    env: Mapping[str, Given] = field(default_factory=dict)
+    values: Mapping[str, Given] = _NOTHING
+    env: Mapping[str, Given] = _NOTHING
     unknown: tuple[str, ...] = ()
 
     def over(self, lower: Arguments) -> Arguments:
@@ -51,7 +51,7 @@ class Arguments:
 
     def with_env(self, env: Mapping[str, Given]) -> Arguments:
         """The same with more environment assignments, which win."""
-        return replace(self, env={**self.env, **env})
+        return self._replace(env={**self.env, **env})
 
 
 def parse_words(words: Sequence[str], table: FlagTable, place: Place) -> Arguments:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvcanary_cli.capacity.capacities import Capacity, capacities
 from kvcanary_cli.capacity.fixes import Fix, solve
@@ -12,8 +12,7 @@ from kvcanary_cli.capacity.setup import Setup, resolve
 from kvcanary_cli.capacity.sizes import Sizes, derive
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Audit:
+class Audit(NamedTuple):
     """The result; `fixes` is empty where nothing is exceeded."""
 
     request: Request

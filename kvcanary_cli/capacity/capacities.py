@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from kvcanary_cli.capacity.changes import PLAN_REQUESTS, SCATTER_REQUESTS
 from kvcanary_cli.capacity.formula import RUNNING_HIGH, RUNNING_LOW
@@ -28,8 +27,7 @@ _RUNNING_REMARKS = {
 _EXAMPLE_PREFIX = 8000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
+class Capacity(NamedTuple):
     """One capacity.
 
     Args:

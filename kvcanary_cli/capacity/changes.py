@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvcanary_cli.capacity.flags import PHASELESS_GRAPH_FLAGS
 from kvcanary_cli.capacity.graphs import BS_LIST, GRAPH_CONFIG, graph_config
@@ -24,8 +24,7 @@ LARGEST = "largest that works"
 SMALLEST = "smallest that works"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(NamedTuple):
     """A flag, or with `is_env` an environment variable, and its value; `note` says why this one."""
 
     flag: str

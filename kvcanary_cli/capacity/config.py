@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -91,8 +90,7 @@ _SECTIONS: dict[str, type[msgspec.Struct]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class Config(NamedTuple):
     """A config that was read, with absent sections as empty ones."""
 
     file: YamlFile
@@ -199,8 +197,7 @@ def _word(value: Any) -> str:
     return str(value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatedPool:
+class StatedPool(NamedTuple):
     """The pool a config describes; what it doesn't say is None. `tokens` are max_total_num_tokens."""
 
     tokens: int | None
@@ -210,8 +207,7 @@ class StatedPool:
     swa_tokens: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedCapacities:
+class LoadedCapacities(NamedTuple):
     """Launch capacities for a replay, stated or computed; None where they are neither."""
 
     write_req_capacity: int | None

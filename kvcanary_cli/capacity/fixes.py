@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvcanary_cli.capacity.changes import Change
 from kvcanary_cli.capacity.request import Request
@@ -17,8 +17,7 @@ _MOST_CHANGES = 5
 _MOST_FIXES = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fix:
+class Fix(NamedTuple):
     """Changes that together make the whole audit pass."""
 
     changes: tuple[Change, ...]

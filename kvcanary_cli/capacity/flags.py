@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from kvcanary_cli.capacity.numbers import parse_float, parse_human_int, parse_int
 from kvcanary_cli.capacity.tables import Version, read_table
@@ -17,8 +17,7 @@ PHASELESS_GRAPH_FLAGS = {
 FlagValue = str | int | float | bool | tuple[int | float | str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flag:
+class Flag(NamedTuple):
     """One flag.
 
     Args:

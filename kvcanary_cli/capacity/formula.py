@@ -6,7 +6,7 @@ all releases of `versions.tsv`. Sizes in bytes, pools in tokens of one rank.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 VERIFY_PER_TOKEN = 3
 STAMP_BYTES = 32
@@ -39,8 +39,7 @@ def swa_pool_tokens(tokens: int, ratio: float, page_size: int) -> int:
     return floor_page(int(tokens * ratio), page_size)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
+class Running(NamedTuple):
     """Rows of the request table, and what gave them: flag, pool, low, high or estimate."""
 
     requests: int
@@ -80,8 +79,7 @@ def verify_entries(tokens: int) -> int:
     return VERIFY_PER_TOKEN * tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkspaceRates:
+class WorkspaceRates(NamedTuple):
     """Bytes of workspace by what they are for: a verify entry, a request, a written token, and once."""
 
     verify_entry: int

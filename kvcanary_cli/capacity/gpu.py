@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvcanary_cli.capacity.inputs import Inputs
 from kvcanary_cli.capacity.origin import Origin
@@ -13,8 +13,7 @@ from kvcanary_cli.errors import UsageError
 _MOST_OVER_NAME = 1.25
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuChoice:
+class GpuChoice(NamedTuple):
     """What is known of the GPU; memory in MiB, None where neither it nor the name is given."""
 
     memory_mib: int | None

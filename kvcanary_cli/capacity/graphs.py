@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvcanary_cli.capacity.arguments import Given
 from kvcanary_cli.capacity.flags import PHASELESS_GRAPH_FLAGS
@@ -19,8 +18,7 @@ _SECTIONS = ("decode", "prefill")
 _KEYS = ("backend", "max_bs", "bs")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
+class Graph(NamedTuple):
     """Decode graph settings.
 
     Args:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvcanary_cli.capacity.inputs import Inputs
 from kvcanary_cli.capacity.origin import Origin
@@ -13,8 +12,7 @@ if TYPE_CHECKING:
     from kvcanary_cli.capacity.config import Config
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelChoice:
+class ModelChoice(NamedTuple):
     """What is known of the model; everything may be None."""
 
     architecture: str | None = None
@@ -33,7 +31,7 @@ def resolve_model(inputs: Inputs) -> ModelChoice:
     known = None if path is None else find_model(path)
     config = inputs.request.config
     values: dict[str, object] = {}
-    for name in ModelChoice.__slots__:
+    for name in ModelChoice._fields:
         stated = None if config is None else getattr(config.model, name)
         if config is not None and stated is not None:
             inputs.note(f"model_{name}", stated, Origin.FILE, f"{config.path}: model.{name}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from kvcanary_cli.errors import InputError, KvCanaryError, UsageError
 
@@ -18,8 +18,7 @@ class Origin(StrEnum):
     DEFAULT = "default"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Input:
+class Input(NamedTuple):
     """A resolved input: its value, who gave it, and the flag, key or rule by name."""
 
     value: object
@@ -27,8 +26,7 @@ class Input:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(NamedTuple):
     """Where words of a launch command were read: the command line, or a file (and line, where known)."""
 
     file: str | None = None

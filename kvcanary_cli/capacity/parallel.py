@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvcanary_cli.capacity.inputs import Inputs, as_int
 
@@ -10,8 +10,7 @@ _TP, _DP, _ATTN_DP, _ATTN_CP, _PP = "--tp-size", "--dp-size", "--attn-dp-size", 
 _ALIAS = "--enable-dp-attention"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parallel:
+class Parallel(NamedTuple):
     """Sizes; `attn_tp` ranks share the heads of one attention, `attn_dp` groups split the requests."""
 
     tp: int

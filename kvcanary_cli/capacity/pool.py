@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvcanary_cli.capacity.formula import floor_page
 from kvcanary_cli.capacity.inputs import Inputs, as_int, check_range
@@ -13,8 +13,7 @@ _MAX_TOTAL = "--max-total-tokens"
 _CONTEXT = "--context-length"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class Pool(NamedTuple):
     """The full pool of one rank.
 
     Args:

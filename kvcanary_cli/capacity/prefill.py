@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvcanary_cli.capacity.inputs import Inputs
 from kvcanary_cli.capacity.tables import Tier
@@ -14,8 +14,7 @@ FORCES_WHOLE_PROMPTS = ("--enable-mis",)
 _DEFAULT_PREFILL = 16384
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prefill:
+class Prefill(NamedTuple):
     """Prefill limits of one rank.
 
     Args:

@@ -7,8 +7,7 @@ the file that the server's own `--config` names. kvcanary's own options beat the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from kvcanary_cli.capacity.arguments import Arguments, Given, parse_words
 from kvcanary_cli.capacity.command import read_args_file, read_command
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(NamedTuple):
     """kvcanary's own options that say what launch flags don't; memory in MiB."""
 
     pool_tokens: int | None = None
@@ -34,8 +32,7 @@ class Options:
     gpu_memory_mib: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(NamedTuple):
     """Everything an audit starts from.
 
     Args:
@@ -44,9 +41,9 @@ class Request:
 
     version: Version
     table: FlagTable
-    arguments: Arguments = field(default_factory=Arguments)
+    arguments: Arguments = Arguments()
     config: Config | None = None
-    options: Options = field(default_factory=Options)
+    options: Options = Options()
     is_overridden: bool = False
 
     def with_changes(self, words: Sequence[str], env: dict[str, str]) -> Request:
@@ -54,7 +51,7 @@ class Request:
         extra = parse_words(words, self.table, COMMAND_LINE).with_env(
             {name: Given(value=value, spelled=name, place=COMMAND_LINE) for name, value in env.items()}
         )
-        return replace(self, arguments=extra.over(self.arguments), is_overridden=True)
+        return self._replace(arguments=extra.over(self.arguments), is_overridden=True)
 
 
 def make_request(

@@ -7,8 +7,7 @@ launch whose server raises, at the start or in a step that these settings allow.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from kvcanary_cli.capacity.changes import (
     PLAN_REQUESTS,
@@ -29,16 +28,14 @@ from kvcanary_cli.kernels import messages
 Severity = Literal["error", "warning", "info"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hit:
+class Hit(NamedTuple):
     """A rule that fires: what happens, in words, and the server's own text."""
 
     text: str
     server_message: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(NamedTuple):
     """One rule.
 
     Args:
@@ -56,8 +53,7 @@ class Rule:
     changes: Callable[[Request, Setup, Sizes], list[Change]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(NamedTuple):
     """A rule that fired, with its hit."""
 
     rule: Rule

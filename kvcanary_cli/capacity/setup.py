@@ -7,7 +7,7 @@ over data-parallel ranks, speculative defaults, validation.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvcanary_cli.capacity.gpu import GpuChoice, resolve_gpu
 from kvcanary_cli.capacity.graphs import Graph, needs_gpu_default, resolve_graph
@@ -36,8 +36,7 @@ class MissingInputsError(UsageError):
     """Inputs that no flag, file or table gives."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Canary:
+class Canary(NamedTuple):
     """Settings of the canary itself; the capacities don't depend on them."""
 
     mode: str
@@ -45,8 +44,7 @@ class Canary:
     ring_capacity: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class Setup(NamedTuple):
     """A launch as the server would resolve it, for one rank.
 
     Args:

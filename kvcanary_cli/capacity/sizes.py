@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvcanary_cli.capacity import formula
 from kvcanary_cli.capacity.formula import Running
@@ -24,8 +24,7 @@ _ELEMENT_BYTES = {
 """KV types whose bytes don't depend on platform and backend."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class Memory(NamedTuple):
     """Device memory of one rank in bytes.
 
     Args:
@@ -44,8 +43,7 @@ class Memory:
     kv: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class Sizes(NamedTuple):
     """What the server would derive; `*_by` are the settings that decide."""
 
     running: Running

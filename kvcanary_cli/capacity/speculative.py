@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvcanary_cli.capacity.inputs import Inputs, as_int
 from kvcanary_cli.capacity.tables import Algorithm, algorithm_names, find_algorithm
@@ -21,8 +21,7 @@ _SHAPE_OTHER = (3, 1, 4)
 _FREE_DRAFT = frozenset({"NGRAM", "DFLASH", "DSPARK"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speculation:
+class Speculation(NamedTuple):
     """The draft: `draft_tokens` at least 1; `topk` and `steps` None without an algorithm."""
 
     algorithm: str | None

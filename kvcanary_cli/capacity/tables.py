@@ -6,9 +6,9 @@ Figures are those of the sglang releases named in `versions.tsv`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from kvcanary_cli.errors import UsageError, nearest
 
@@ -25,8 +25,7 @@ def read_table(name: str) -> tuple[dict[str, str], ...]:
     return tuple(dict(zip(header, row, strict=True)) for row in rows[1:])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Version:
+class Version(NamedTuple):
     """What differs between releases in names and accepted flags."""
 
     name: str
@@ -34,8 +33,7 @@ class Version:
     phaseless_graph_flags: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class Gpu(NamedTuple):
     """A GPU by the name users give; memory in MiB."""
 
     name: str
@@ -43,16 +41,14 @@ class Gpu:
     is_blackwell: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tier:
+class Tier(NamedTuple):
     """Server defaults of one class of GPU memory: tokens a chunk, requests in the largest decode graph."""
 
     chunk: int
     graph_batch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Algorithm:
+class Algorithm(NamedTuple):
     """A speculative algorithm; shape words are numbers, `model` or `given`."""
 
     name: str
@@ -62,8 +58,7 @@ class Algorithm:
     has_draft_runner: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownModel:
+class KnownModel(NamedTuple):
     """Shape of a published model; `window` and `swa_layers` only where its window has a pool of its own."""
 
     path: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvcanary_cli.capacity.formula import swa_pool_tokens
 from kvcanary_cli.capacity.inputs import Inputs
@@ -15,8 +15,7 @@ _NEVER_HYBRID = ("Gemma2", "Gemma3", "Olmo", "Exaone")
 _DEFAULT_RATIO = 0.8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Window(NamedTuple):
     """A sliding window with a pool of its own, in tokens: both None where there is none."""
 
     size: int | None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvcanary_cli.capacity.command import read_text
 from kvcanary_cli.errors import InputError
@@ -13,8 +12,7 @@ _MAX_DEPTH = 50
 _MAX_VALUES = 100_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class YamlFile:
+class YamlFile(NamedTuple):
     """A file's data, and the line of each value by its path (`$.pool.tokens`)."""
 
     path: str
