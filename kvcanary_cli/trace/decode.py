@@ -83,7 +83,7 @@ def parse_strictly(line: bytes) -> Any:
     """
     try:
         value = json.loads(
-            line.decode("utf-8"),
+            line.rstrip(b"\r\n").decode("utf-8"),
             object_pairs_hook=_object_without_duplicates,
             parse_constant=_refuse_constant,
             parse_float=_finite_float,
@@ -92,7 +92,9 @@ def parse_strictly(line: bytes) -> Any:
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except json.JSONDecodeError as error:
         reason = error.msg[:1].lower() + error.msg[1:]
-        reason = reason.replace("invalid", "unexpected").removesuffix(" at").removesuffix(" starting")
+        reason = (
+            reason.replace("invalid", "unexpected").rstrip(": ").removesuffix(" at").removesuffix(" starting")
+        )
         raise NotJsonError(f"not JSON ({reason} at column {error.colno})") from None
     except UnicodeEncodeError:
         raise LineError("a string has half of a surrogate pair, which is no character") from None

@@ -145,9 +145,9 @@ class Forward(_Event, tag="forward"):
     """One launch of the model. [num_lanes]: one a lane. [num_tokens]: flat, in lane order, sum(lens) of them.
 
     Attributes:
+        mode: None: `extend` if any len > 1, else `decode`.
         rows: [num_lanes] page-table row; 0 is a padded lane, padded lanes come last.
         prefix: [num_lanes] tokens written before, which this forward reads.
-        mode: None: `extend` if any len > 1, else `decode`.
         lens: [num_lanes] tokens written; None: 1 each.
         tokens: [num_tokens] input ids; None: the request's truth, else made from its name.
         positions: [num_tokens]; None: prefix, prefix + 1, …
@@ -162,9 +162,9 @@ class Forward(_Event, tag="forward"):
         byte_salt: mixed into the bytes this forward writes.
     """
 
+    mode: Literal["extend", "decode", "mixed", "verify", "draft", "idle"] | None = None
     rows: list[NonNegative]
     prefix: list[NonNegative]
-    mode: Literal["extend", "decode", "mixed", "verify", "draft", "idle"] | None = None
     lens: list[NonNegative] | None = None
     tokens: list[Token] | None = None
     positions: list[Int64] | None = None

@@ -47,8 +47,7 @@ def _check_pages(slots: int, page_size: int, what: str, path: str) -> None:
         raise LineError(f"page size {page_size} does not divide the {what} of {slots} slots", path=path)
     if slots < 2 * page_size:
         raise LineError(
-            f"the {what} has {slots} slots, at least {2 * page_size} are needed: page 0 is padding (page size"
-            f" {page_size})",
+            f"the {what} has {slots}, at least {2 * page_size} are needed: page 0 is padding",
             path=path,
         )
 

@@ -73,12 +73,10 @@ class TraceReader:
             return None
         try:
             event = self._decode(line)
-        except NotJsonError as error:
+        except NotJsonError:
             if line.endswith(b"\n"):
                 raise
-            raise TruncatedError(
-                f"the last line is truncated after {len(line)} bytes ({error.message})"
-            ) from None
+            raise TruncatedError(f"the last line is truncated after {len(line)} bytes") from None
         return None if type(event) is Note else event
 
     def _read_header(self) -> Header:

@@ -6,6 +6,7 @@ and the repetitions survive both directions.
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from typing import cast
 
@@ -59,8 +60,10 @@ def _expand(value: list[object]) -> np.ndarray:
             raise SlotListError(
                 f"a slot number or a run [start, count] is expected, found {describe(element)}", f"[{index}]"
             )
-        if start < INT64_MIN or start + count - 1 > INT64_MAX:
-            raise SlotListError(f"slot {start} does not fit into 64 bits", f"[{index}]")
+        last = start + count - 1
+        if start < INT64_MIN or last > INT64_MAX:
+            outside = start if start < INT64_MIN else last
+            raise SlotListError(f"slot {outside} does not fit into 64 bits", f"[{index}]")
         starts.append(start)
         counts.append(count)
     total = sum(counts)
@@ -107,15 +110,11 @@ def compress_slots(slots: np.ndarray) -> list[int | list[int]]:
 
 def describe(value: object) -> str:
     """A JSON value in a message: the value itself, shortened when long."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list) and len(value) > 4:
         return f"a list of {len(value)}"
-    text = repr(value).replace("'", '"') if not isinstance(value, str) else f'"{value}"'
+    text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."
 
 

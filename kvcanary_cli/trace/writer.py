@@ -7,11 +7,13 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
+from functools import cache
 from types import TracebackType
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from kvcanary_cli.errors import InputError, MissingError
 from kvcanary_cli.trace.events import Event, Header
@@ -42,7 +44,28 @@ _encode = msgspec.json.Encoder(enc_hook=_enc_hook).encode
 
 def encode_event(event: Event) -> bytes:
     """One line without its line end: keys in the order of the struct, defaults left out, runs compressed."""
-    return _encode(event)
+    return _encode(_with_own_defaults(event))
+
+
+def _with_own_defaults(value: Struct) -> Struct:
+    """`value` with the default itself in place of what only equals it: msgspec leaves out by identity."""
+    changes = {}
+    for name, default in _plain_defaults(type(value)):
+        found = getattr(value, name)
+        if found is not default and found == default:
+            changes[name] = default
+    if isinstance(value, Header):
+        changes["pool"] = _with_own_defaults(value.pool)
+        changes["groups"] = [_with_own_defaults(group) for group in value.groups]
+        changes["sources"] = [_with_own_defaults(source) for source in value.sources]
+    return msgspec.structs.replace(value, **changes) if changes else value
+
+
+@cache
+def _plain_defaults(kind: type[Struct]) -> tuple[tuple[str, Any], ...]:
+    """Fields whose default is a value other than None, with the default."""
+    fields = msgspec.structs.fields(kind)
+    return tuple((f.name, f.default) for f in fields if f.default not in (None, msgspec.NODEFAULT))
 
 
 class TraceWriter:
@@ -66,7 +89,10 @@ class TraceWriter:
         pack = _packer(compress, self._name)
         self._is_owned = isinstance(target, str) and target != "-"
         self._file = _open_target(target) if isinstance(target, str) else target
-        self._packed = pack(self._file) if pack is not None else None
+        try:
+            self._packed = pack(self._file) if pack is not None else None
+        except OSError as error:
+            raise _write_error(self._name, error) from None
         self._lines: list[bytes] = []
         self._num_waiting = 0
         self.num_lines = 0
