@@ -23,8 +23,8 @@ app()
 """
 
 CAPACITIES = (
-    "check-capacities --pool-tokens 425984 --from-args -- python -m sglang.launch_server "
-    "--model-path meta-llama/Llama-3.1-8B-Instruct --max-running-requests 512"
+    "check-capacities --gpu H100 --pool-tokens 425984 --context-length 131072 --from-args -- python -m "
+    "sglang.launch_server --model-path meta-llama/Llama-3.1-8B --max-running-requests 512"
 )
 
 COMMANDS = {

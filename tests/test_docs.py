@@ -56,6 +56,14 @@ def test_shown_command_lines_use_flags_that_exist(capsys, line):
         assert flags <= {"--help", "--version"}
 
 
+def test_the_set_up_of_the_readme_fails_as_it_says(capsys):
+    (line,) = [line for line in shown_commands() if line.startswith("kvcanary check-capacities --gpu")]
+    done = call(capsys, *shlex.split(line)[1:])
+    assert (done.code, done.err) == (1, "")
+    assert "fix:    --max-running-requests 511" in done.out
+    assert "`--max-running-requests 511`" in page("README.md")
+
+
 def test_architecture_lists_exactly_the_packages():
     listed = set(re.findall(r"^\| `kvcanary_cli/([a-z_]+)/` \|", page("docs/architecture.md"), re.MULTILINE))
     packages = {path.parent.name for path in (ROOT / "kvcanary_cli").glob("*/__init__.py")}

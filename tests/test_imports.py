@@ -10,8 +10,10 @@ import pytest
 from tests.cli import ROOT, imported_by, spawn_without
 
 HEAVY = {"torch", "triton", "numba"}
-LAUNCH = ["python", "-m", "sglang.launch_server", "--model-path", "meta-llama/Llama-3.1-8B-Instruct"]
-CAPACITIES = ["check-capacities", "--pool-tokens", "425984", "--from-args", "--", *LAUNCH]
+CAPACITIES = [
+    *["check-capacities", "--gpu", "H100", "--pool-tokens", "425984", "--context-length", "131072"],
+    *["--from-args", "--", "python", "-m", "sglang.launch_server", "--model-path", "meta-llama/Llama-3.1-8B"],
+]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""`doctor`: rows, verdict and exit code. The processes it starts are played by the test, once they are real."""
+"""`doctor`: rows, verdict, exit code. The processes it starts are played by the test; once they are real."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from kvcanary_cli.doctor import checks, facts
-from kvcanary_cli.doctor.checks import VectorRun, compile_row, vector_rows
+from kvcanary_cli.doctor.checks import VectorRun, vector_rows
 from kvcanary_cli.report.doctor import render_doctor
 from kvcanary_cli.runtime.devices import DeviceChoice, Gpu, Survey
 from tests.cli import ROOT, call, spawn
