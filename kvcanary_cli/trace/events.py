@@ -141,7 +141,7 @@ class SwaMap(_Event, tag="swa_map"):
     swa: np.ndarray
 
 
-class Forward(_Event, tag="forward"):
+class Forward(_Event, tag="forward", kw_only=True):
     """One launch of the model. [num_lanes]: one a lane. [num_tokens]: flat, in lane order, sum(lens) of them.
 
     Attributes:
