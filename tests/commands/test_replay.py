@@ -1,0 +1,340 @@
+"""`kvcanary replay` as a user meets it: reports, exit codes, and every input that can be wrong."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kvcanary_cli.trace import events as ev
+from kvcanary_cli.trace.writer import TraceWriter
+from tests.cli import ROOT, call, imported_by, spawn
+from tests.replay.driving import insert, one_request, slots, small_header
+
+TRACES = ROOT / "tests" / "traces"
+EXAMPLE = ROOT / "docs" / "examples" / "mooncake-conversation.jsonl"
+
+HEADER = (
+    '{"ev":"header","format":"kvcanary-trace","version":1,'
+    '"pool":{"slots":64,"page_size":4,"rows":4,"row_width":16}}'
+)
+FORWARD = '{"ev":"forward","rows":[1],"prefix":[0],"lens":[2],"tokens":[1,2],"slots":[8,9]}'
+
+
+def write(path: Path, events: list[ev.Event], **header: object) -> str:
+    with TraceWriter(str(path), small_header(**header)) as writer:
+        for event in events:
+            writer.write(event)
+    return str(path)
+
+
+@pytest.fixture
+def clean(tmp_path):
+    return write(tmp_path / "clean.jsonl", one_request())
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    return write(
+        tmp_path / "bad.jsonl", insert(one_request(), 2, ev.Kv(op="flip", slots=slots(10), byte=0, xor=1))
+    )
+
+
+class TestReports:
+    def test_pass(self, capsys, clean):
+        done = call(capsys, "replay", clean, "--device", "cpu")
+        assert (done.code, done.err) == (0, "")
+        assert "status: PASS   clean: everything that was asked was checked, nothing failed" in done.out
+        assert (
+            done.out.splitlines()[-1]
+            == "kvcanary: PASS replay incidents=0 slots=0 checked=52 skipped=0 exit=0"
+        )
+
+    def test_findings(self, capsys, damaged):
+        done = call(capsys, "replay", damaged, "--device", "cpu")
+        assert done.code == 1
+        assert "real_kv_hash" in done.out
+        assert "kvcanary: FAIL replay incidents=1 slots=1 checked=52" in done.out
+
+    def test_json_holds_violations_with_their_places(self, capsys, damaged):
+        done = call(capsys, "replay", damaged, "--device", "cpu", "--format", "json")
+        report = json.loads(done.out)
+        assert (report["status"], report["exit_code"], done.code) == ("fail", 1, 1)
+        first = report["violations"][0]
+        assert (first["slot"], first["page"], first["row"], first["rid"], first["position"]) == (
+            10,
+            2,
+            1,
+            "A",
+            2,
+        )
+        assert (first["step"], first["launch"], first["bits"]) == (2, "TAIL_K_FULL", ["real_kv_hash"])
+        assert first["stored"]["prev_hash"].startswith("0x")
+        assert report["coverage"]["entries"] == 52
+
+    def test_tokens_can_be_left_out(self, capsys, damaged):
+        done = call(capsys, "replay", damaged, "--device", "cpu", "--format", "json", "--no-tokens")
+        assert all(
+            "token" not in v["stored"] and "token" not in v["expected"]
+            for v in json.loads(done.out)["violations"]
+        )
+
+    def test_capacity_violations(self, capsys, tmp_path):
+        path = write(tmp_path / "t.jsonl", one_request(), capacities=ev.Capacities(write_entry_capacity=4))
+        done = call(capsys, "replay", path, "--device", "cpu", "--format", "json")
+        report = json.loads(done.out)
+        assert done.code == 1
+        (found,) = report["capacity_violations"]
+        assert (found["step"], found["capacity"], found["need"], found["limit"]) == (
+            0,
+            "write_entry_capacity",
+            5,
+            4,
+        )
+        assert found["flag"] == "--chunked-prefill-size"
+        text = call(capsys, "replay", path, "--device", "cpu").out
+        assert (
+            "why:    kv-canary: forward_batch token count=5 exceeds pre-allocated write_entry_capacity=4"
+            in text
+        )
+
+    def test_given_capacities_win_over_the_trace(self, capsys, tmp_path, clean):
+        config = tmp_path / "limits.yaml"
+        config.write_text("capacities: {write_req: 8, write_entry: 3, verify: 1000}\n")
+        done = call(
+            capsys, "replay", clean, "--device", "cpu", "--capacities", str(config), "--format", "json"
+        )
+        (found,) = json.loads(done.out)["capacity_violations"]
+        assert (found["need"], found["limit"]) == (5, 3)
+
+    def test_what_was_not_checked_is_said(self, capsys, tmp_path):
+        events = [event for event in one_request() if not isinstance(event, ev.Truth)]
+        path = write(tmp_path / "t.jsonl", events)
+        done = call(capsys, "replay", path, "--device", "cpu")
+        assert done.code == 0
+        assert "not checked             verify_token: the trace has no `truth` events" in done.out
+        assert "unchecked=verify_token exit=0" in done.out
+        required = call(capsys, "replay", path, "--device", "cpu", "--require", "verify_token")
+        assert required.code == 4
+        assert "INCOMPLETE" in required.out
+
+    def test_hash_none_leaves_bytes_unchecked(self, capsys, damaged):
+        done = call(capsys, "replay", damaged, "--device", "cpu", "--hash", "none")
+        assert done.code == 0
+        assert "unchecked=real_kv_hash" in done.out
+
+    def test_limits_stand_in_the_verdict(self, capsys, clean):
+        done = call(capsys, "replay", clean, "--device", "cpu", "--limit-steps", "2")
+        assert done.code == 0
+        assert "limited=steps:2" in done.out.splitlines()[-1]
+
+    def test_a_gap_is_incomplete(self, capsys, tmp_path):
+        path = write(tmp_path / "t.jsonl", insert(one_request(), 3, ev.Gap(forwards=2, why="queue full")))
+        done = call(capsys, "replay", path, "--device", "cpu")
+        assert done.code == 4
+        assert "the recording lost 2 forwards after step 2 (queue full)" in done.out
+        assert "clean" not in done.out
+
+    def test_skipped_lines_are_incomplete(self, capsys, clean):
+        text = Path(clean).read_text().splitlines()
+        Path(clean).write_text("\n".join([*text[:4], "{broken", *text[4:]]) + "\n")
+        done = call(capsys, "replay", clean, "--device", "cpu", "--skip-bad-lines")
+        assert done.code == 4
+        assert "bad_lines=1" in done.out
+        assert "skipped (--skip-bad-lines): 5" in done.out
+
+    def test_output_file_gets_json_and_stdout_the_text(self, capsys, clean, tmp_path):
+        target = tmp_path / "report.json"
+        done = call(capsys, "replay", clean, "--device", "cpu", "--output", str(target))
+        assert done.out.startswith("replay")
+        assert json.loads(target.read_text())["status"] == "pass"
+
+    def test_jsonl_ends_with_the_summary(self, capsys, clean):
+        done = call(capsys, "replay", clean, "--device", "cpu", "--format", "jsonl")
+        lines = [json.loads(line) for line in done.out.splitlines()]
+        assert lines[0]["type"] == "start"
+        assert lines[-1]["type"] == "summary"
+
+    def test_same_input_same_bytes(self, capsys, damaged):
+        first, second = (call(capsys, "replay", damaged, "--device", "cpu").out for _ in range(2))
+        assert first == second
+
+    def test_stdin(self, clean):
+        done = spawn("replay", "-", "--device", "cpu", stdin=Path(clean).read_text())
+        assert done.code == 0
+
+    def test_request_trace(self, capsys, tmp_path):
+        kept = tmp_path / "kept.jsonl"
+        done = call(
+            capsys,
+            "replay",
+            str(EXAMPLE),
+            "--device",
+            "cpu",
+            "--limit-requests",
+            "2",
+            "--save-trace",
+            str(kept),
+        )
+        assert done.code == 0
+        again = call(capsys, "replay", str(kept), "--device", "cpu")
+        assert again.out.splitlines()[-1] == done.out.splitlines()[-1].replace(" limited=requests:2", "")
+
+
+class TestBadInput:
+    """Message on stderr, exit code 2, nothing on stdout."""
+
+    def refused(self, capsys, path, *more: str) -> str:
+        done = call(capsys, "replay", str(path), "--device", "cpu", *more)
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith("error: ")
+        return done.err
+
+    def test_missing_file(self, capsys, tmp_path):
+        assert "no-such.jsonl" in self.refused(capsys, tmp_path / "no-such.jsonl")
+
+    def test_empty_file(self, capsys, tmp_path):
+        path = tmp_path / "empty.jsonl"
+        path.touch()
+        assert "no records" in self.refused(capsys, path)
+
+    def test_git_lfs_pointer(self, capsys):
+        assert "Git LFS" in self.refused(capsys, TRACES / "lfs-pointer" / "BurstGPT_1.csv")
+
+    def test_unknown_request_format(self, capsys, tmp_path):
+        path = tmp_path / "odd.jsonl"
+        path.write_text('{"when": 3, "how_long": 4}\n')
+        assert "not known" in self.refused(capsys, path)
+
+    @pytest.mark.parametrize(
+        ("lines", "place", "words"),
+        [
+            ([FORWARD], "t.jsonl:1", "header"),
+            ([HEADER, FORWARD + "x"], "t.jsonl:2", "JSON"),
+            ([HEADER, '{"ev":"forwards"}'], "t.jsonl:2", "forward"),
+            ([HEADER, FORWARD[:-1] + ',"colour":1}'], "t.jsonl:2", "colour"),
+            ([HEADER, '{"ev":"alloc","to":"A","slots":[8,64]}'], "t.jsonl:2: $.slots[1]", "0 to 63"),
+            ([HEADER, '{"ev":"bind","row":4,"rid":"A"}'], "t.jsonl:2: $.row", "row 4"),
+            ([HEADER, FORWARD.replace("[8,9]", "[8,9,10]")], "t.jsonl:2: $.slots", "3"),
+            (
+                [HEADER, FORWARD.replace('"prefix":[0]', '"prefix":[-1]')],
+                "t.jsonl:2: $.prefix[0]",
+                "at least 0",
+            ),
+            ([HEADER, FORWARD.replace('"lens":[2]', '"lens":["2"]')], "t.jsonl:2: $.lens[0]", "str"),
+        ],
+        ids=["no-header", "no-json", "event", "key", "slot", "row", "lengths", "negative", "string"],
+    )
+    def test_lines(self, capsys, tmp_path, lines, place, words):
+        path = tmp_path / "t.jsonl"
+        path.write_text("\n".join(lines) + "\n")
+        message = self.refused(capsys, path)
+        assert place in message
+        assert words in message
+
+    def test_truncated_last_line(self, capsys, tmp_path):
+        path = tmp_path / "t.jsonl"
+        path.write_text(HEADER + "\n" + FORWARD + "\n" + FORWARD[:30])
+        message = self.refused(capsys, path)
+        assert "t.jsonl:3" in message
+        assert "truncated" in message or "ends inside" in message
+
+    def test_error_as_json(self, capsys, tmp_path):
+        done = call(capsys, "replay", str(tmp_path / "none.jsonl"), "--format", "json")
+        error = json.loads(done.out)
+        assert (error["status"], error["exit_code"], error["error"]["code"]) == ("error", 2, "input")
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            (["--hash", "some"], "known are none, partial, all"),
+            (["--require", "verify_tokens"], "did you mean verify_token?"),
+            (["--device", "tpu"], "known are auto, cpu, cuda"),
+        ],
+    )
+    def test_words_that_are_not_known(self, capsys, clean, options, words):
+        device = [] if "--device" in options else ["--device", "cpu"]
+        done = call(capsys, "replay", clean, *device, *options)
+        assert done.code == 2
+        assert words in done.err
+
+    def test_save_trace_of_a_trace(self, capsys, clean, tmp_path):
+        done = call(capsys, "replay", clean, "--device", "cpu", "--save-trace", str(tmp_path / "x.jsonl"))
+        assert done.code == 2
+        assert "trace v1 already" in done.err
+
+    def test_capacities_with_an_unknown_key(self, capsys, clean, tmp_path):
+        config = tmp_path / "limits.yaml"
+        config.write_text("capacitys: {write_req: 8}\n")
+        done = call(capsys, "replay", clean, "--device", "cpu", "--capacities", str(config))
+        assert done.code == 2
+        assert "capacities" in done.err
+
+    def test_cuda_without_a_gpu(self, clean):
+        done = spawn("replay", clean, "--device", "cuda", env={"CUDA_VISIBLE_DEVICES": ""})
+        assert done.code == 3
+        assert "`--device cuda` was asked for, but no GPU is visible" in done.err
+
+
+class TestProcess:
+    def test_a_cpu_replay_imports_neither_torch_nor_triton(self, clean):
+        assert not imported_by("replay", clean, "--device", "cpu") & {"torch", "triton"}
+
+    def test_a_closed_pipe_ends_it_silently(self, damaged):
+        command = f"{sys.executable} -m kvcanary_cli replay {damaged} --device cpu --format json | head -c 1"
+        done = subprocess.run(
+            ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        assert "Traceback" not in done.stderr
+        assert done.returncode in (0, 1, 141)
+
+    def test_ctrl_c_prints_what_was_done(self, tmp_path):
+        """The trace comes through a pipe that stays open, so the run is under way when the signal comes."""
+        path = Path(write(tmp_path / "long.jsonl", one_request()))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "kvcanary_cli", "replay", "-", "--device", "cpu"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        assert process.stdin is not None
+        process.stdin.write(path.read_text())
+        process.stdin.flush()
+        _wait_until_handled(process.pid)
+        process.send_signal(signal.SIGINT)
+        process.stdin.write(FORWARD.replace('"prefix":[0]', '"prefix":[9]') + "\n")
+        process.stdin.flush()
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 130, err
+        assert "INCOMPLETE" in out
+        assert "stopped by Ctrl-C" in out
+
+
+def _wait_until_handled(pid: int) -> None:
+    """Until the process catches SIGINT itself: bit 1 of the mask of caught signals."""
+    for _ in range(600):
+        status = Path(f"/proc/{pid}/status").read_text()
+        mask = int(next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt")), 16)
+        main_thread_reads = Path(f"/proc/{pid}/wchan").read_text() if mask & 2 else ""
+        if mask & 2 and "pipe" in main_thread_reads:
+            return
+        time.sleep(0.05)
+
+
+def test_gzip_by_content(capsys, tmp_path, clean):
+    path = tmp_path / "no-suffix"
+    path.write_bytes(gzip.compress(Path(clean).read_bytes()))
+    assert call(capsys, "replay", str(path), "--device", "cpu").code == 0
