@@ -38,34 +38,34 @@ class _Event(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=Tru
     t: float | None = None
 
 
-class Bind(_Event, tag="bind"):
+class Bind(_Event, tag="bind", kw_only=True):
     """Request `rid` uses `row` from now on; entries the row held before are leftovers."""
 
     row: NonNegative
     rid: Text
 
 
-class Unbind(_Event, tag="unbind"):
+class Unbind(_Event, tag="unbind", kw_only=True):
     """`row` has no request any more; its entries stay."""
 
     row: NonNegative
 
 
-class Move(_Event, tag="move"):
+class Move(_Event, tag="move", kw_only=True):
     """The columns mapped since the bind of `rid` are copied to `row`, which becomes its row."""
 
     rid: Text
     row: NonNegative
 
 
-class End(_Event, tag="end"):
+class End(_Event, tag="end", kw_only=True):
     """`rid` ends, for the reason `why`; frees nothing. After `retract` it may bind again."""
 
     rid: Text
     why: Literal["done", "cancel", "retract"]
 
 
-class Truth(_Event, tag="truth"):
+class Truth(_Event, tag="truth", kw_only=True):
     """The tokens `rid` really has from position `at` on; switches `verify_token` on there."""
 
     rid: Text
@@ -73,7 +73,7 @@ class Truth(_Event, tag="truth"):
     tokens: list[Token]
 
 
-class Alloc(_Event, tag="alloc"):
+class Alloc(_Event, tag="alloc", kw_only=True):
     """The allocator hands free slots to holder `to`: a request, "cache", or "xfer:ID"."""
 
     to: Text
@@ -81,14 +81,14 @@ class Alloc(_Event, tag="alloc"):
     group: GroupKind = "full"
 
 
-class Hold(_Event, tag="hold"):
+class Hold(_Event, tag="hold", kw_only=True):
     """`to` becomes one more holder of slots that are held already."""
 
     to: Text
     slots: np.ndarray
 
 
-class Share(_Event, tag="share"):
+class Share(_Event, tag="share", kw_only=True):
     """A prefix hit: `rid` becomes a holder, and its row is mapped to the slots from column `at` on."""
 
     rid: Text
@@ -96,21 +96,21 @@ class Share(_Event, tag="share"):
     slots: np.ndarray
 
 
-class Publish(_Event, tag="publish"):
+class Publish(_Event, tag="publish", kw_only=True):
     """The cache becomes a holder of the slots, at positions `at` and on.
 
     `tokens`: one a slot. `after`: the slot before the first one. `key`: further parts of the cache key.
     """
 
+    rid: Text | None = None
     at: NonNegative
     slots: np.ndarray
-    rid: Text | None = None
     tokens: list[Token] | None = None
     after: NonNegative | None = None
     key: dict[str, Any] | None = None
 
 
-class Free(_Event, tag="free"):
+class Free(_Event, tag="free", kw_only=True):
     """Holder `by` gives up the slots."""
 
     by: Text
@@ -118,14 +118,14 @@ class Free(_Event, tag="free"):
     group: GroupKind = "full"
 
 
-class Evict(_Event, tag="evict"):
+class Evict(_Event, tag="evict", kw_only=True):
     """The cache gives up the slots."""
 
     slots: np.ndarray
     group: GroupKind = "full"
 
 
-class Map(_Event, tag="map"):
+class Map(_Event, tag="map", kw_only=True):
     """The page table's `row` is written from column `at` on; 0 unmaps. `by`: None is the row's request."""
 
     row: NonNegative
@@ -134,7 +134,7 @@ class Map(_Event, tag="map"):
     by: Text | None = None
 
 
-class SwaMap(_Event, tag="swa_map"):
+class SwaMap(_Event, tag="swa_map", kw_only=True):
     """Entries of the full-to-window map: window slot `swa[i]` for full slot `full[i]`; 0 = evicted."""
 
     full: np.ndarray
@@ -178,14 +178,14 @@ class Forward(_Event, tag="forward", kw_only=True):
     byte_salt: Int64 = 0
 
 
-class Gap(_Event, tag="gap"):
+class Gap(_Event, tag="gap", kw_only=True):
     """The recorder lost `forwards` forwards here; None: an unknown number."""
 
     forwards: NonNegative | None = None
     why: str | None = None
 
 
-class Kv(_Event, tag="kv", rename={"from_": "from"}):
+class Kv(_Event, tag="kv", kw_only=True, rename={"from_": "from"}):
     """Bytes replaced outside a forward, by a known writer `by`; without `by` it is damage.
 
     `flip` needs `byte` (offset in the slot's bytes) and `xor`; `copy` needs `from_`, one source slot a slot.
@@ -202,7 +202,7 @@ class Kv(_Event, tag="kv", rename={"from_": "from"}):
     group: GroupKind = "full"
 
 
-class Stamp(_Event, tag="stamp"):
+class Stamp(_Event, tag="stamp", kw_only=True):
     """A stamp field of `slot` is damaged; `buffer` None: both, for `kv_hash` the tail."""
 
     slot: NonNegative
@@ -212,7 +212,7 @@ class Stamp(_Event, tag="stamp"):
     group: GroupKind = "full"
 
 
-class Offload(_Event, tag="offload"):
+class Offload(_Event, tag="offload", kw_only=True):
     """Bytes and stamps of the slots are copied to the host store under `key`.
 
     `page_size`, `dtype`, `item_bytes`, `scale` declare the other side's layout, here and in the next two.
@@ -227,7 +227,7 @@ class Offload(_Event, tag="offload"):
     scale: str | int | None = None
 
 
-class Reload(_Event, tag="reload"):
+class Reload(_Event, tag="reload", kw_only=True):
     """Copied back to these slots: only the first `count`, only `sources`; `stamps` False: bytes only."""
 
     key: Text
@@ -242,7 +242,7 @@ class Reload(_Event, tag="reload"):
     scale: str | int | None = None
 
 
-class Xfer(_Event, tag="xfer"):
+class Xfer(_Event, tag="xfer", kw_only=True):
     """A remote delivery: `start` (addressed to `slots` of `rid`), `done` (the data lands) or `cancel`.
 
     With `done`: `tokens` one a slot, or at + one a slot when the chain before `at` is given too; `slots` None
@@ -265,7 +265,7 @@ class Xfer(_Event, tag="xfer"):
     scale: str | int | None = None
 
 
-class Digest(_Event, tag="digest"):
+class Digest(_Event, tag="digest", kw_only=True):
     """Byte hashes of `source` that a recorder saw in the real pool, one "0x…" a slot."""
 
     source: Text
@@ -274,7 +274,7 @@ class Digest(_Event, tag="digest"):
     group: GroupKind = "full"
 
 
-class Sweep(_Event, tag="sweep"):
+class Sweep(_Event, tag="sweep", kw_only=True):
     """Check everything the prefix cache holds, now."""
 
 

@@ -257,7 +257,7 @@ def test_json_that_is_no_event(line, message):
         ('{"ev":"zzz"}', "events are header, bind, unbind, move, "),
         (
             '{"ev":"unbind","row":1,"rid":"A"}',
-            "keys of event unbind are ev, row, t; keys of your own begin with x-",
+            "keys of event unbind are ev, t, row; keys of your own begin with x-",
         ),
         ('{"timestamp":1,"input_length":3}', "request traces are read by `kvcanary simulate`"),
     ],

@@ -80,7 +80,7 @@ def test_defaults_are_left_out(event, line):
 
 def test_numpy_numbers_in_lists_are_numbers():
     event = ev.Forward(rows=list(array(1, 2)), prefix=[np.int32(0), 7], width=np.int64(2), t=np.float32(0.5))
-    assert encode_event(event) == b'{"ev":"forward","rows":[1,2],"prefix":[0,7],"width":2,"t":0.5}'
+    assert encode_event(event) == b'{"ev":"forward","t":0.5,"rows":[1,2],"prefix":[0,7],"width":2}'
 
 
 def test_an_empty_slot_list_is_a_bug_of_the_caller():
