@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvcanary_cli.errors import UsageError
 from kvcanary_cli.trace.events import Capacities, Group, Header, Pool, Source
 from kvcanary_cli.trace.header import FORMAT, MAX_INDEX, VERSION
 
 BYTE_UNIT = 16  # trace v1: sizes of byte sources are multiples of it
+VERIFY_POOLS = 3  # SGLang 0.5.23 plans for three times as many verify entries as the pool has tokens
 DEFAULT_SOURCES = (Source(name="k", bytes_per_slot=32, hashed_bytes=32),)
 
 
@@ -97,6 +98,17 @@ class SimConfig:
     def step_tokens(self) -> int:
         """Tokens that one decode or verify step writes for a request."""
         return max(1, self.draft_tokens)
+
+    def with_capacities(self) -> SimConfig:
+        """These settings with the launch capacities that SGLang 0.5.23's canary would give this server."""
+        lanes = max(self.max_running_requests, *self.graph_lanes, 1)
+        budget = min(self.max_prefill_tokens, self.chunk_tokens or self.max_prefill_tokens)
+        capacities = Capacities(
+            write_req_capacity=lanes,
+            write_entry_capacity=max(lanes * self.step_tokens, budget),
+            verify_capacity=VERIFY_POOLS * (self.pool_slots - self.page_size),
+        )
+        return replace(self, capacities=capacities)
 
     def header(self) -> Header:
         """The trace header of a run with these settings."""

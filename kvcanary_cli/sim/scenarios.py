@@ -16,12 +16,11 @@ from kvcanary_cli.errors import UsageError, nearest
 from kvcanary_cli.sim.config import SimConfig
 from kvcanary_cli.sim.scheduler import simulate
 from kvcanary_cli.sim.workload import Workload, draw_requests
-from kvcanary_cli.trace.events import Capacities, Event, Header, Source
+from kvcanary_cli.trace.events import Event, Header, Source
 
 DEFAULT_STEPS = 200
 DEFAULT_PAGE_SIZE = 16
 SWEEP_INTERVAL = 20
-VERIFY_POOLS = 3  # SGLang 0.5.23 plans for three times as many verify entries as the pool has tokens
 LEAST_POOL_TOKENS = 64
 
 K_BYTES = Source(name="k", bytes_per_slot=64, hashed_bytes=64)
@@ -80,12 +79,17 @@ SCENARIOS = {
         settings={"max_running_requests": 16, "mixed_chunk": True, "expect_tokens": True},
     ),
     "shared-prefix": Scenario(
-        about="nearly every prompt starts like others; K and V halves",
+        about="nearly every prompt starts like others, some at the same time; K and V halves",
         workload=Workload(
-            inputs=(16, 96), outputs=(8, 32), gap_ms=(0, 100), prefixes=(128, 512), shared_percent=90
+            inputs=(16, 96),
+            outputs=(8, 32),
+            gap_ms=(0, 400),
+            prefixes=(128, 512),
+            shared_percent=90,
+            burst=4,
         ),
         pool_tokens=4_096,
-        chunk=256,
+        chunk=1_024,
         settings={"max_running_requests": 24, "sources": (K_BYTES, V_BYTES), "publish_tokens": True},
     ),
     "swa": Scenario(
@@ -172,16 +176,4 @@ def _settings(
         "seed": seed,
         **chosen.settings,
     }
-    config = SimConfig(**settings)
-    return SimConfig(**settings, capacities=_capacities(config)), workload
-
-
-def _capacities(config: SimConfig) -> Capacities:
-    """The canary's launch capacities in a server with these settings (SGLang 0.5.23's rule)."""
-    lanes = max(config.max_running_requests, *config.graph_lanes, 1)
-    budget = min(config.max_prefill_tokens, config.chunk_tokens or config.max_prefill_tokens)
-    return Capacities(
-        write_req_capacity=lanes,
-        write_entry_capacity=max(lanes * config.step_tokens, budget),
-        verify_capacity=VERIFY_POOLS * (config.pool_slots - config.page_size),
-    )
+    return SimConfig(**settings).with_capacities(), workload

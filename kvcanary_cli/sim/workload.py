@@ -19,6 +19,7 @@ class Workload:
         inputs: prompt tokens beside the shared beginning.
         outputs: tokens generated.
         gap_ms: time between two arrivals.
+        burst: how many requests arrive at once.
         prefixes: tokens of the shared beginnings, rounded up to blocks.
         families: how many different beginnings there are.
         shared_percent: how many of the requests have one.
@@ -30,6 +31,7 @@ class Workload:
     prefixes: tuple[int, int]
     families: int = 3
     shared_percent: int = 50
+    burst: int = 1
 
     @property
     def longest(self) -> int:
@@ -69,7 +71,8 @@ def draw_requests(workload: Workload, *, seed: str, count: int | None) -> Iterat
             block_ids=ids,
             block_size=BLOCK_TOKENS,
         )
-        arrival_ms += rng.randint(*workload.gap_ms)
+        if number % workload.burst == 0:
+            arrival_ms += rng.randint(*workload.gap_ms)
 
 
 def _blocks(tokens: int) -> int:

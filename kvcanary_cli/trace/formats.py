@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import isfinite
 from typing import Literal
 
 from kvcanary_cli.errors import InputError
@@ -10,9 +11,11 @@ from kvcanary_cli.trace.files import open_bytes
 from kvcanary_cli.trace.mooncake import KEYS
 
 Format = Literal["trace-v1", "mooncake"]
+TRACE_V1: Format = "trace-v1"
+MOONCAKE: Format = "mooncake"
 KNOWN: dict[Format, str] = {
-    "trace-v1": 'kvcanary\'s own, the first line has "ev"',
-    "mooncake": "request trace, lines have " + ", ".join(KEYS),
+    TRACE_V1: 'kvcanary\'s own, the first line has "ev"',
+    MOONCAKE: "request trace, lines have " + ", ".join(KEYS),
 }
 SHOWN = 80  # characters of the first line that a message repeats
 
@@ -23,7 +26,7 @@ def sniff(path: str) -> Format:
     Raises: InputError for a file that can't be read or whose first line belongs to no known format.
     """
     if path == "-":
-        return "trace-v1"
+        return TRACE_V1
     name, source = open_bytes(path)
     with source:
         line = next(line for line in source if not line.isspace())
@@ -48,10 +51,10 @@ def _of_line(line: bytes) -> Format | None:
     if not isinstance(row, dict):
         return None
     if "ev" in row:
-        return "trace-v1"
+        return TRACE_V1
     if sum(key in row for key in KEYS) < 2 or _is_other_trace(row):
         return None
-    return "mooncake"
+    return MOONCAKE
 
 
 def _is_other_trace(row: dict[str, object]) -> bool:
@@ -61,7 +64,7 @@ def _is_other_trace(row: dict[str, object]) -> bool:
     text and ids as an object; a time with a fraction is seconds.
     """
     time = row.get("timestamp")
-    is_seconds = isinstance(time, float) and not time.is_integer()
+    is_seconds = isinstance(time, float) and isfinite(time) and not time.is_integer()
     return (
         "chat_id" in row
         or "schema" in row

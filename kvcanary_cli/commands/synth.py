@@ -1,0 +1,109 @@
+"""`kvcanary synth`: write a trace without faults from a scenario."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext, redirect_stdout
+from typing import Annotated
+
+import typer
+
+from kvcanary_cli.commands._options import (
+    ExitZeroOption,
+    FormatOption,
+    QuietOption,
+    SeedOption,
+    StrictOption,
+    check_output,
+    emit_options,
+)
+from kvcanary_cli.errors import UsageError
+from kvcanary_cli.output import Format, emit
+
+FILE_HELP = "File that gets the trace, .gz or .zst to compress it; - is stdout, the report then is on stderr."
+
+
+def synth(
+    file: Annotated[str | None, typer.Argument(metavar="[FILE]", help=FILE_HELP, show_default=False)] = None,
+    output: Annotated[
+        str | None, typer.Option("--output", metavar="FILE", help="The same, as an option.")
+    ] = None,
+    scenario: Annotated[
+        str,
+        typer.Option(
+            "--scenario",
+            metavar="NAME",
+            help="decode, prefill, chunked, mixed, shared-prefix, swa or spec.",
+        ),
+    ] = "mixed",
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            "--steps", metavar="N", min=1, help="Forwards; 200, or until all of --requests have ended."
+        ),
+    ] = None,
+    requests: Annotated[
+        int | None,
+        typer.Option("--requests", metavar="N", min=1, help="Requests; as many as the steps can take."),
+    ] = None,
+    pool_slots: Annotated[
+        int | None,
+        typer.Option(
+            "--pool-slots", metavar="N", min=1, help="Slots of the pool, page 0 included; the scenario's."
+        ),
+    ] = None,
+    page_size: Annotated[int, typer.Option("--page-size", metavar="N", min=1, help="Slots a page.")] = 16,
+    seed: SeedOption = 0,
+    output_format: FormatOption = Format.text,
+    quiet: QuietOption = False,
+    exit_zero: ExitZeroOption = False,
+    strict: StrictOption = False,
+) -> None:
+    """Write a trace of a made-up server run.
+
+    The trace has no fault; a replay of it must pass.
+
+    Example: kvcanary synth trace.jsonl --scenario chunked
+    """
+    # deferred: --help must not pay for them
+    from kvcanary_cli.report.synth import TraceFacts, build_synth, render_synth
+    from kvcanary_cli.sim.scenarios import scenario as make
+    from kvcanary_cli.trace.events import End, Forward
+    from kvcanary_cli.trace.writer import TraceWriter
+
+    path = _target(file, output)
+    options = emit_options(output_format=output_format, quiet=quiet, exit_zero=exit_zero, strict=strict)
+    header, events = make(
+        scenario, steps=steps, requests=requests, seed=seed, pool_slots=pool_slots, page_size=page_size
+    )
+    facts = TraceFacts()
+    with TraceWriter(path, header) as writer:
+        for event in events:
+            writer.write(event)
+            kind = type(event)
+            facts.steps += kind is Forward
+            facts.requests += isinstance(event, End) and event.why != "retract"
+        facts.events = writer.num_lines
+    inputs = {
+        "scenario": scenario,
+        "steps": steps,
+        "requests": requests,
+        "seed": seed,
+        "pool_slots": pool_slots,
+        "page_size": page_size,
+    }
+    report = build_synth(header, facts, path=path, inputs=inputs)
+    # the trace has stdout to itself, so that it can be piped
+    with redirect_stdout(sys.stderr) if path == "-" else nullcontext():
+        emit(report, render_synth, options)
+
+
+def _target(file: str | None, output: str | None) -> str:
+    """The one place that the trace goes to; raises UsageError for none or two, InputError for a folder."""
+    given = [path for path in (file, output) if path is not None]
+    if len(given) != 1:
+        found = "none was given" if not given else f"{given[0]} and {given[1]} were given"
+        raise UsageError(f"the trace needs one file to go to, {found}", hint="`kvcanary synth trace.jsonl`")
+    if given[0] != "-":
+        check_output(given[0])
+    return given[0]

@@ -1,0 +1,87 @@
+"""From a request trace on disk to the events of a modelled server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from kvcanary_cli.errors import InputError
+from kvcanary_cli.sim.config import SimConfig
+from kvcanary_cli.sim.scheduler import simulate
+from kvcanary_cli.trace.events import Event, Header
+from kvcanary_cli.trace.formats import MOONCAKE
+from kvcanary_cli.trace.mooncake import MooncakeTrace
+
+REPORTED_SETTINGS = (
+    "pool_slots",
+    "page_size",
+    "row_width",
+    "max_running_requests",
+    "chunk_tokens",
+    "max_prefill_tokens",
+    "prefix_cache",
+    "mixed_chunk",
+    "reserve_percent",
+    "prefill_tokens_per_s",
+    "decode_step_s",
+    "seed",
+)
+
+
+@dataclass(kw_only=True, slots=True)
+class Model:
+    """What a request trace becomes.
+
+    Attributes:
+        format: the file's format, in words.
+        header, events: trace v1; `events` can be read once.
+        details: facts about the file and the model's settings, for a report.
+    """
+
+    format: str
+    header: Header
+    events: Iterator[Event]
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+def simulate_file(
+    path: str,
+    kind: str,
+    *,
+    config: SimConfig | None = None,
+    limit_requests: int | None = None,
+    skip_bad_lines: bool = False,
+    seed: int = 0,
+) -> Model:
+    """Serve the requests of a file with the scheduler model.
+
+    Args:
+        kind: what `sniff` says of the file.
+        config: the modelled server, by default `SimConfig()` with rows as wide as the largest request
+            needs and the launch capacities that follow; `seed` goes into it.
+        limit_requests: how many requests of the file to take.
+
+    Raises: InputError for rows that can't be used, and while events are read for a request that is too
+        large for the pool.
+    """
+    if kind != MOONCAKE:
+        raise InputError(f"the scheduler model needs a request trace, this is {kind}", where=path)
+    trace = MooncakeTrace(path, limit=limit_requests, skip_bad_lines=skip_bad_lines)
+    if config is None:
+        default = SimConfig()
+        columns = -(-trace.longest // default.page_size) * default.page_size
+        config = replace(default, row_width=max(columns, default.page_size)).with_capacities()
+    config = replace(config, seed=seed)
+    header, events = simulate(trace, config)
+    settings = asdict(config)
+    details = {
+        "requests": trace.records,
+        "longest_tokens": trace.longest,
+        "reordered": trace.reordered,
+        "moved_ids": trace.moved_ids,
+        "unknown_keys": dict(trace.unknown_keys),
+        "bad_lines": trace.bad_lines,
+        "scheduler": {name: settings[name] for name in REPORTED_SETTINGS},
+    }
+    return Model(format="Mooncake request trace", header=header, events=events, details=details)
