@@ -89,7 +89,7 @@ class Replay:
             ev.Truth: lambda _, event: rows.truth(state, event),
             ev.Share: lambda _, event: rows.share(state, event),
             ev.Map: lambda _, event: rows.map_row(state, event),
-            ev.SwaMap: lambda _, event: rows.swa_map(state, event),
+            ev.SwaMap: self._swa_map,
             ev.Publish: lambda _, event: rows.publish(state, event),
             ev.Evict: lambda _, event: rows.evict(state, event),
             ev.Forward: self._forward,
@@ -148,6 +148,10 @@ class Replay:
     def _bind(self, line: int, event: ev.Bind) -> None:
         self.totals.requests.add(event.rid)
         rows.bind(self.state, event)
+
+    def _swa_map(self, line: int, event: ev.SwaMap) -> None:
+        rows.swa_map(self.state, event)
+        self.runtime.note_swa_map(event.full)
 
     def _forward(self, line: int, event: ev.Forward) -> None:
         decoded = decode_forward(event, line, self.state, self.path)

@@ -42,6 +42,7 @@ def kv(runtime: Runtime, state: RunState, event: ev.Kv, line: int) -> None:
 
 def stamp(runtime: Runtime, event: ev.Stamp) -> None:
     """One field of a stamp is damaged; only the tail buffers keep byte hashes."""
+    phases: list[str]
     if event.buffer is not None:
         phases = [event.buffer]
     else:
@@ -80,8 +81,8 @@ def reload(runtime: Runtime, state: RunState, event: ev.Reload, where: str) -> N
 def xfer(runtime: Runtime, state: RunState, event: ev.Xfer, where: str) -> None:
     """A remote delivery starts, lands or is called off."""
     if event.op == "start":
-        slots = event.slots if event.slots is not None else np.zeros(0, np.int64)
-        state.transfers[event.id] = Transfer(event.rid, slots, event.group)
+        addressed = event.slots if event.slots is not None else np.zeros(0, np.int64)
+        state.transfers[event.id] = Transfer(event.rid, addressed, event.group)
         return
     transfer = state.transfers.pop(event.id, None)
     if event.op == "cancel":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kvcanary_cli.kernels.consts import HashMode
 from kvcanary_cli.replay.capacities import Limits
@@ -30,7 +30,7 @@ class ReplayOptions:
     device: DeviceChoice
     hash_mode: HashMode = HashMode.ALL
     sweep_interval: int = 0
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     ring: int | None = None
     limit_steps: int | None = None
     limit_requests: int | None = None

@@ -121,15 +121,15 @@ def _feed(
     for line, event in events:
         if should_stop():
             return "interrupted", {}, line
-        kind = type(event)
-        if kind is ev.Bind and options.limit_requests is not None:
+        if options.limit_requests is not None and isinstance(event, ev.Bind):
             is_new = event.rid not in totals.requests
             if is_new and len(totals.requests) >= options.limit_requests:
                 return None, {"requests": options.limit_requests}, line
-        if kind is ev.Forward and options.limit_steps is not None and totals.steps >= options.limit_steps:
+        is_forward = isinstance(event, ev.Forward)
+        if is_forward and options.limit_steps is not None and totals.steps >= options.limit_steps:
             return None, {"steps": options.limit_steps}, line
         replay.apply(line, event)
-        if kind is ev.Forward:
+        if is_forward:
             findings = totals.violations + len(replay.capacity_violations)
             on_progress(totals.steps, totals.entries, findings)
             if findings and options.stop_on_violation:

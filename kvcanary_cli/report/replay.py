@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
 from kvcanary_cli.exits import Exit
 from kvcanary_cli.kernels.consts import bit_names
@@ -296,7 +296,7 @@ def _capacity_table(found: list[dict[str, Any]]) -> list[str | Table]:
         ]
         for item in found[:MAX_ROWS]
     ]
-    right = "right"
+    right: Literal["right"] = "right"
     columns = [
         Column("STEP", right),
         Column("BATCH", right),
@@ -334,7 +334,7 @@ def _runs_table(report: Report) -> list[str | Table]:
     runs = report["runs"]
     if not runs:
         return []
-    right = "right"
+    right: Literal["right"] = "right"
     columns = [
         Column("SLOT", right),
         Column("PAGE", right),
@@ -345,7 +345,8 @@ def _runs_table(report: Report) -> list[str | Table]:
         Column("LAUNCH"),
         Column("REASONS"),
     ]
-    rows, details = [], []
+    rows: list[list[str]] = []
+    details: list[str | None] = []
     for run in runs[:MAX_ROWS]:
         rows.append(
             [
@@ -361,7 +362,8 @@ def _runs_table(report: Report) -> list[str | Table]:
         )
         details.append(_example(run["example"]))
     summary = report["summary"]
-    title = f"{plural(summary['slots'], 'slot')} failed in {plural(len(runs), 'run')}, {plural(summary['violations'], 'violation')}"
+    failed = plural(summary["slots"], "slot")
+    title = f"{failed} failed in {plural(len(runs), 'run')}, {plural(summary['violations'], 'violation')}"
     extra = []
     if len(runs) > MAX_ROWS:
         extra.append(f"  ... {count(len(runs) - MAX_ROWS)} more rows (--format json)")
@@ -390,7 +392,8 @@ def _status(report: Report) -> str:
     coverage, summary = report["coverage"], report["summary"]
     if report["status"] == "fail":
         if summary["rids"]:
-            return f"{plural(len(summary['rids']), 'request')} read damaged slots; what they produced is suspect: {names(summary['rids'])}"
+            readers = plural(len(summary["rids"]), "request")
+            return f"{readers} read damaged slots; what they produced is suspect: {names(summary['rids'])}"
         if report["runs"] or report["digest_mismatches"]:
             return "damaged slots were found; no request read them"
         return "the server's canary has less room than these steps need"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from kvcanary_cli.kernels._layout import ExpectedInputs
 from kvcanary_cli.kernels.consts import STAMP_WORDS, WORD_KV_HASH, HashMode, LaunchTag
 from kvcanary_cli.kernels.log_cpu import ViolationLog
 from kvcanary_cli.kernels.plan_cpu import plan_cpu
@@ -114,7 +115,9 @@ class CpuRuntime(Runtime):
     def _write_with(self, plan: WritePlan, group: GroupLayout, phase: str, half: str, tag: LaunchTag) -> None:
         call = self._active()
         sources = self._hashed[half, group.kind] if phase == TAIL else []
-        has_expectation = call.expected_tokens is not None
+        expected = None
+        if call.expected_tokens is not None and call.expected_positions is not None:
+            expected = ExpectedInputs(call.expected_tokens, call.expected_positions)
         write_cpu(
             canary_buf=self._stamps[phase, half, group.kind],
             plan=plan,
@@ -125,7 +128,7 @@ class CpuRuntime(Runtime):
             hash_mode=HashMode.ALL if sources else HashMode.NONE,
             launch_tag=tag,
             log=self._tag_logs[tag],
-            expected_inputs=(call.expected_tokens, call.expected_positions) if has_expectation else None,
+            expected_inputs=expected,
             chain_position_assert=call.chain_positions,
         )
 

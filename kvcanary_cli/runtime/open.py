@@ -35,10 +35,9 @@ def open_runtime(
     from kvcanary_cli.runtime.cpu import CpuRuntime
 
     if threads is not None:
-        if threads > numba.config.NUMBA_NUM_THREADS:
-            raise MissingError(
-                f"`--threads {threads}` was asked for, {numba.config.NUMBA_NUM_THREADS} cores are there"
-            )
+        most = numba.get_num_threads()
+        if threads > most:
+            raise MissingError(f"`--threads {threads}` was asked for, {most} cores are there")
         numba.set_num_threads(threads)
     free = free_host_memory()
     if free is not None:
