@@ -17,6 +17,11 @@ from kvcanary_cli.errors import InputError
 from kvcanary_cli.exits import Exit
 from tests.cli import ROOT, call, python, spawn
 
+LAUNCH = [
+    *["--gpu", "H100", "--context-length", "8k", "--from-args", "--"],
+    *["python", "-m", "sglang.launch_server", "--model-path", "m"],
+]
+
 
 @pytest.fixture
 def broken(monkeypatch):
@@ -71,7 +76,7 @@ def test_no_command_is_help_on_stderr(capsys):
     ("argv", "message", "hint"),
     [
         (["nope"], "no such command", "`kvcanary --help`"),
-        (["doctor", "--nope"], "no such option: --nope", "`kvcanary doctor --help`"),
+        (["doctor", "--nope"], "no such option", "`kvcanary doctor --help`"),
         (["doctor", "--format", "xml"], "'--format': ", "`kvcanary doctor --help`"),
         (["doctor", "--vectors"], "option '--vectors' requires an argument", "`kvcanary doctor --help`"),
     ],
@@ -193,17 +198,22 @@ def test_a_reader_that_goes_away_ends_it_silently():
     assert done.stderr == b""
 
 
-def test_a_full_disk_is_not_a_pass():
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["check-capacities", "--pool-tokens", "400k", *LAUNCH]], ids=["help", "report"]
+)
+def test_a_full_disk_is_not_a_pass(argv):
     with open("/dev/full", "w", encoding="ascii") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "kvcanary_cli", "--help"],
+            [sys.executable, "-m", "kvcanary_cli", *argv],
             stdout=full,
             stderr=subprocess.PIPE,
             cwd=ROOT,
+            # what stays in a buffer is what Python tries to write again at its end
+            env={**os.environ, "PYTHONUNBUFFERED": ""},
             check=False,
         )
     assert done.returncode == 2
-    assert done.stderr.startswith(b"error: stdout: can't be written: No space left on device")
+    assert done.stderr == b"error: stdout: can't be written: No space left on device\n"
 
 
 def test_module_and_entry_point_are_the_same():

@@ -94,9 +94,11 @@ def test_output_file_gets_json_and_stdout_text(capsys, tmp_path):
     assert json.loads(path.read_text(encoding="utf-8")) == report
 
 
-def test_output_dash_is_json_on_stdout(capsys):
+def test_output_dash_is_json_on_stdout_and_no_file(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     report = build(Exit.PASS)
     assert json.loads(emitted(capsys, report, output="-")[1]) == report
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_output_that_can_not_be_written(tmp_path):
