@@ -120,6 +120,9 @@ class Runtime(ABC):
             self._count(tag, call.slots.size)
             self._verify_entries(group_kind, half, tag, call)
 
+    def note_swa_map(self, full: IntArray) -> None:  # noqa: B027 - only copies need it
+        """Entries `full` of `swa_map` changed; a device that has a copy fetches them before it plans."""
+
     def planned_entries(self, group: GroupLayout, call: ForwardCall) -> int:
         """Verify entries that the plan of one group asks for."""
         return int(self.entry_counts(group, call).sum())
