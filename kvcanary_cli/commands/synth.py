@@ -38,21 +38,17 @@ def synth(
     ] = "mixed",
     steps: Annotated[
         int | None,
-        typer.Option(
-            "--steps", metavar="N", min=1, help="Forwards; 200, or until all of --requests have ended."
-        ),
+        typer.Option("--steps", metavar="N", help="Forwards; 200, or until all of --requests have ended."),
     ] = None,
     requests: Annotated[
         int | None,
-        typer.Option("--requests", metavar="N", min=1, help="Requests; as many as the steps can take."),
+        typer.Option("--requests", metavar="N", help="Requests; as many as the steps can take."),
     ] = None,
     pool_slots: Annotated[
         int | None,
-        typer.Option(
-            "--pool-slots", metavar="N", min=1, help="Slots of the pool, page 0 included; the scenario's."
-        ),
+        typer.Option("--pool-slots", metavar="N", help="Slots of the pool, page 0 included; the scenario's."),
     ] = None,
-    page_size: Annotated[int, typer.Option("--page-size", metavar="N", min=1, help="Slots a page.")] = 16,
+    page_size: Annotated[int, typer.Option("--page-size", metavar="N", help="Slots a page.")] = 16,
     seed: SeedOption = 0,
     output_format: FormatOption = Format.text,
     quiet: QuietOption = False,

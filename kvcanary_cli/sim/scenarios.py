@@ -137,9 +137,9 @@ def scenario(
             f"scenario `{name}` is not known" + (f", did you mean `{close}`?" if close else ""),
             hint="scenarios are " + ", ".join(SCENARIOS),
         )
-    for what, value in (("steps", steps), ("requests", requests), ("page size", page_size)):
+    for what, value in (("steps", steps), ("requests", requests), ("page_size", page_size)):
         if value is not None and value < 1:
-            raise UsageError(f"{value} {what} are not possible, at least 1 is needed")
+            raise UsageError(f"`{what}` is {value:,}, at least 1 is needed")
     if steps is None and requests is None:
         steps = DEFAULT_STEPS
     chosen = SCENARIOS[name]

@@ -7,9 +7,8 @@ import pytest
 
 from kvcanary_cli.sim.scheduler import simulate
 from kvcanary_cli.trace import events as ev
-
-from .made import draw_config, draw_requests, request, run
-from .strict_ledger import check
+from tests.sim.made import draw_config, draw_requests, request, run
+from tests.sim.strict_ledger import check
 
 
 def audit(seed, count=30):

@@ -6,9 +6,8 @@ from kvcanary_cli.errors import InputError
 from kvcanary_cli.sim.config import SimConfig
 from kvcanary_cli.sim.run import simulate_file
 from kvcanary_cli.trace import events as ev
-
-from .made import only
-from .strict_ledger import check
+from tests.sim.made import only
+from tests.sim.strict_ledger import check
 
 EXAMPLE = Path(__file__).parents[2] / "docs/examples/mooncake-conversation.jsonl"
 

@@ -9,9 +9,8 @@ from kvcanary_cli.sim.workload import BLOCK_TOKENS, Workload, draw_requests
 from kvcanary_cli.trace import events as ev
 from kvcanary_cli.trace.reader import open_trace
 from kvcanary_cli.trace.writer import TraceWriter, encode_event
-
-from .made import batch_lens, forwards, only
-from .strict_ledger import Ledger, check
+from tests.sim.made import batch_lens, forwards, only
+from tests.sim.strict_ledger import Ledger, check
 
 NAMES = list(SCENARIOS)
 
@@ -117,11 +116,18 @@ def test_steps_and_requests_together_end_at_the_first():
     ("name", "options", "message"),
     [
         ("chunkd", {}, "scenario `chunkd` is not known, did you mean `chunked`?"),
-        ("mixed", {"steps": 0}, "0 steps are not possible, at least 1 is needed"),
+        ("mixed", {"steps": 0}, "`steps` is 0, at least 1 is needed"),
         (
             "mixed",
             {"page_size": 24, "pool_slots": 1000},
             "the page size 24 does not divide the pool of 1,000 slots",
+        ),
+        ("mixed", {"requests": -5}, "`requests` is -5, at least 1 is needed"),
+        ("mixed", {"page_size": 0}, "`page_size` is 0, at least 1 is needed"),
+        (
+            "mixed",
+            {"pool_slots": -16},
+            "a pool of -16 slots has 0 to hand out in this scenario, at least 64 are needed",
         ),
         (
             "mixed",
@@ -134,7 +140,7 @@ def test_steps_and_requests_together_end_at_the_first():
             "a pool of 128 slots has 48 to hand out in this scenario, at least 64 are needed",
         ),
     ],
-    ids=["name", "steps", "page", "pool", "window"],
+    ids=["name", "steps", "page", "requests", "page 0", "negative", "pool", "window"],
 )
 def test_what_does_not_fit_is_refused(name, options, message):
     with pytest.raises(UsageError) as caught:

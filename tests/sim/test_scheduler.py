@@ -10,8 +10,7 @@ from kvcanary_cli.sim.scheduler import TRUTH_TOKENS, simulate
 from kvcanary_cli.sim.tokens import request_tokens
 from kvcanary_cli.trace import events as ev
 from kvcanary_cli.trace.writer import encode_event
-
-from .made import batch_lens, forwards, only, request, run
+from tests.sim.made import batch_lens, forwards, only, request, run
 
 TWO = [request("a", prompt=10, output=3), request("b", prompt=6, output=3)]
 
