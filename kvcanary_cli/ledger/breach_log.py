@@ -1,0 +1,69 @@
+"""The list of breaches: each once, however often the same thing happens again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from kvcanary_cli.ledger.names import Names
+from kvcanary_cli.ledger.records import Breach, IntArray
+from kvcanary_cli.ledger.slot_table import SlotTable
+
+Where = tuple[int, int]  # step, line
+
+
+class BreachLog:
+    """Breaches in order of discovery.
+
+    The same rule, actor, row and slots in the same epoch is the same breach: it is counted in `facts["repeats"]`.
+    """
+
+    def __init__(self, names: Names) -> None:
+        self.breaches: list[Breach] = []
+        self._names = names
+        self._known: dict[tuple[object, ...], Breach] = {}
+
+    def add(
+        self,
+        rule: str,
+        where: Where,
+        table: SlotTable,
+        slots: Iterable[int],
+        *,
+        actor: str | None = None,
+        victims: Iterable[str] = (),
+        row: int | None = None,
+        positions: tuple[int, int] | None = None,
+        **facts: object,
+    ) -> Breach:
+        """Record a breach; returns it, or the earlier one that it repeats."""
+        array: IntArray = np.unique(np.fromiter(slots, np.int64))
+        first = int(array[0]) if array.size else -1
+        epoch = int(table.slots[first, 0]) if 0 <= first < table.num_slots else 0
+        key = (rule, table.kind, actor, row, epoch, array.tobytes())
+        if key in self._known:
+            known = self._known[key]
+            self.repeat(known)
+            return known
+        breach = Breach(
+            rule=rule,
+            step=where[0],
+            line=where[1],
+            group=table.kind,
+            slots=array,
+            actor=actor,
+            victims=tuple(dict.fromkeys(name for name in victims if name != actor)),
+            row=row,
+            positions=positions,
+            facts={**facts, "repeats": 0},
+        )
+        self._known[key] = breach
+        self.breaches.append(breach)
+        return breach
+
+    @staticmethod
+    def repeat(breach: Breach) -> None:
+        """The same breach once more."""
+        repeats = breach.facts["repeats"]
+        breach.facts["repeats"] = repeats + 1 if isinstance(repeats, int) else 1
