@@ -119,7 +119,7 @@ def _open_line(text: str) -> int:
     lines = text.splitlines()
     for at in range(len(lines) - 1, 0, -1):
         try:
-            shlex.split(_joined("\n".join(lines[:at])), comments=True)
+            shlex.split(_joined("\n".join(lines[:at]) + "\n"), comments=True)
         except ValueError:
             continue
         return at + 1

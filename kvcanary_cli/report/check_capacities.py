@@ -176,10 +176,10 @@ def _subject(report: Report) -> str:
 
 
 def _pool_line(pool: dict[str, Any]) -> str:
-    groups = ", ".join(pool["groups"])
-    if pool["swa_slots"] is not None:
-        groups += f" ({count(pool['swa_slots'])} slots, window {count(pool['window'])})"
-    return f"{count(pool['slots'])} slots, page size {count(pool['page_size'])}, groups: {groups}"
+    line = f"{count(pool['slots'])} slots, page size {count(pool['page_size'])}, groups: {', '.join(pool['groups'])}"
+    if pool["swa_slots"] is None:
+        return line
+    return f"{line}\n{count(pool['swa_slots'])} slots in the swa group, window {count(pool['window'])}"
 
 
 def _table(report: Report) -> Table:
@@ -223,7 +223,8 @@ def _memory_lines(report: Report) -> list[str]:
     if memory["kv_bytes"] is not None:
         used = percent(total, memory["kv_bytes"], digits=2, up=True)
         share = f", {used} of {size(memory['kv_bytes'], down=True)} KV"
-    lines = [f"memory    canary {size(canary)} + workspace {size(workspace)} = {size(total)}{share}"]
+    summary = f"canary {size(canary)} + workspace {size(workspace)} = {size(total)}{share}"
+    lines = wrap(summary, first="memory    ")
     slots, page = count(pool["slots"]), count(pool["page_size"])
     if pool["swa_slots"] is None:
         slots = f"({slots} + {page}) slots"
