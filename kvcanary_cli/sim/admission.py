@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from bisect import insort
 from dataclasses import dataclass, field
 
 from kvcanary_cli.sim.config import SimConfig
@@ -24,22 +23,16 @@ class Queues:
     """Where every request of the run is.
 
     Attributes:
-        waiting: in order of arrival, whether new or retracted.
+        waiting: in order of arrival, so a retracted lane stands before all that never ran.
         chunked: the one lane whose prompt is partly done.
         running: lanes that decode, in order of admission.
         rows: free page-table rows; the next one is taken from the end, as in SGLang.
-        is_cautious: a lane was retracted since the last one finished, so outputs are as long as announced.
     """
 
     rows: list[int]
     waiting: list[Lane] = field(default_factory=list)
     chunked: Lane | None = None
     running: list[Lane] = field(default_factory=list)
-    is_cautious: bool = False
-
-    def put_back(self, lane: Lane) -> None:
-        """A retracted lane waits again, at the place that its arrival gives it."""
-        insort(self.waiting, lane, key=lambda waiting: waiting.order)
 
 
 class Admission:
@@ -50,7 +43,7 @@ class Admission:
         self._pool = pool
         self._queues = queues
 
-    def pick(self, *, riding: int, may_admit: bool) -> tuple[list[Part], list[Lane]]:
+    def pick(self, *, riding: int) -> tuple[list[Part], list[Lane]]:
         """The parts of the next forward, and which of their lanes are new.
 
         New lanes have their cached prefix locked, but neither row nor pages. `riding` decode lanes take
@@ -70,7 +63,7 @@ class Admission:
             if lane.length + count < lane.goal:
                 return parts, new
             chunk_left, input_left = chunk_left - count, input_left - count
-        queue = iter(self._queues.waiting if may_admit else ())
+        queue = iter(self._queues.waiting)
         while len(new) < len(self._queues.rows) and (lane := next(queue, None)) is not None:
             count = self._try(lane, committed, chunk_left, input_left, is_first=not parts)
             if not count:
@@ -106,6 +99,6 @@ class Admission:
     def _reserve(self, lane: Lane) -> int:
         """Pages the lane still needs: for its prompt, and for the part of its output that is reserved."""
         done = max(lane.goal, lane.length)
-        percent = 100 if self._queues.is_cautious else self._config.reserve_percent
         outstanding = reach(lane.request, self._config.step_tokens) - done
-        return max(0, self._pool.pages_for(done + outstanding * percent // 100) - len(lane.pages))
+        reserved = done + outstanding * self._config.reserve_percent // 100
+        return max(0, self._pool.pages_for(reserved) - len(lane.pages))

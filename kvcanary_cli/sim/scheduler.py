@@ -2,9 +2,8 @@
 
 It batches as SGLang 0.5.23 does in its plain configuration: prompts before decodes, first come first
 served, long prompts in chunks, and the newest decode retracted when the pool is full. Three things are
-simpler. Room for outputs is reserved by a fixed share (all of it from a retraction until the next request
-ends) where SGLang adapts a ratio, a retracted request waits at the place of its arrival, and a prompt in
-progress waits for pages instead of failing.
+simpler. Room for outputs is reserved by a fixed share where SGLang adapts a ratio, a retracted request
+waits at the place of its arrival, and a prompt in progress waits for pages instead of failing.
 """
 
 from __future__ import annotations
@@ -47,7 +46,6 @@ class Scheduler:
         self._config = config
         self._arrivals = iter(requests)
         self._next: Request | None = None
-        self._arrived = 0
         self._last_arrival_s = 0.0
         self._now_s = 0.0
         self._steps = 0
@@ -77,17 +75,17 @@ class Scheduler:
                 return False
             self._now_s = max(self._now_s, self._next.arrival_s)
         while self._next is not None and self._next.arrival_s <= self._now_s:
-            queues.waiting.append(Lane(request=self._next, order=self._arrived))
-            self._arrived += 1
+            queues.waiting.append(Lane(request=self._next))
             self._next = self._fetch()
-        was_retracted = self._config.mixed_chunk and self._make_room()
+        if self._config.mixed_chunk:
+            self._make_room()
         riding = list(queues.running) if self._config.mixed_chunk else []
-        parts, new = self._admission.pick(riding=len(riding), may_admit=not was_retracted)
+        parts, new = self._admission.pick(riding=len(riding))
         if parts:
             self._prefill(parts, new, riding)
         elif queues.running:
             self._decode()
-        elif not was_retracted:
+        else:
             raise PhaseError("the scheduler model is stuck: requests wait and none can run")
         return True
 
@@ -154,10 +152,11 @@ class Scheduler:
         if self._config.sweep_interval and self._steps % self._config.sweep_interval == 0:
             self._out.append(Sweep())
 
-    def _make_room(self) -> bool:
+    def _make_room(self) -> None:
         """Give each running lane the pages of its next step; while there are too few, retract the newest.
 
-        Returns whether a lane was retracted.
+        The retracted lane needs at least the pages that it had, and the others have just taken some of
+        them, so it can't come back before one of them ends.
         """
         lanes = self._queues.running
         for lane in lanes:
@@ -166,15 +165,12 @@ class Scheduler:
             max(0, self._pool.pages_for(lane.length + self._config.step_tokens) - len(lane.pages))
             for lane in lanes
         ]
-        was_retracted = False
         while sum(missing) > self._pool.room:
             missing.pop()
             self._retract(lanes.pop())
-            was_retracted = True
         for lane, count in zip(lanes, missing, strict=True):
             if count:
                 self._pool.take(lane, count)
-        return was_retracted
 
     def _kept(self, lane: Lane) -> int:
         """Tokens of a verify that stay: the last sampled one, and the drafts that are accepted."""
@@ -204,13 +200,11 @@ class Scheduler:
         if why == "done":
             written = lane.goal if self._config.window else lane.length
             self._pool.publish(lane, lane.tokens, written)
-            self._queues.is_cautious = False
         self._leave(lane, why)
 
     def _retract(self, lane: Lane) -> None:
         self._leave(lane, "retract")
-        self._queues.is_cautious = True
-        self._queues.put_back(lane)
+        self._queues.waiting.insert(0, lane)
 
     def _leave(self, lane: Lane, why: Why) -> None:
         self._pool.release(lane)

@@ -187,10 +187,12 @@ def test_newest_decode_is_retracted_and_comes_back():
     assert len(only(stream, ev.Truth)) == 2
 
 
-def test_retracted_request_waits_until_outputs_fit():
-    requests = [request("a", prompt=12, output=17), request("b", prompt=12, output=17)]
+def test_retracted_request_comes_before_later_arrivals():
+    requests = [request(name, prompt=12, output=17) for name in "abc"]
     stream = run(requests, pool_slots=44, row_width=32, reserve_percent=0)
-    assert [event.why for event in only(stream, ev.End)] == ["retract", "done", "done"]
+    ends = [(event.rid, event.why) for event in only(stream, ev.End)]
+    assert ends[:3] == [("c", "retract"), ("b", "retract"), ("a", "done")]
+    assert [event.rid for event in only(stream, ev.Bind)][3:5] == ["b", "c"]
 
 
 def test_room_for_outputs_is_reserved():
