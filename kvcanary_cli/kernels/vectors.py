@@ -1,6 +1,6 @@
 """Run an implementation against vectors: inputs and outputs recorded from SGLang's own kernels.
 
-A vector is one `.npz` file named after its operation (`plan_017.npz`), with arrays `in_*` and `out_*` and a
+A vector is one `.npz` file named after its operation (`plan_017.npz`), with arrays `in_*`, `out_*` and a
 JSON string `meta` of scalars. Everything is compared exactly, except that the order of violation rows is free.
 
     python -m kvcanary_cli.kernels.vectors FOLDER BACKEND
@@ -11,16 +11,18 @@ prints the result as one line of JSON.
 from __future__ import annotations
 
 import json
+import sys
 import zipfile
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from kvcanary_cli.errors import InputError
+from kvcanary_cli.errors import InputError, KvCanaryError
+from kvcanary_cli.exits import Exit
 from kvcanary_cli.kernels._layout import ExpectedInputs
 from kvcanary_cli.kernels._sources import KvSource
 from kvcanary_cli.kernels._vector_backends import Backend, load_backend
@@ -55,13 +57,13 @@ class Vector:
         return self.arrays.get(name)
 
 
-def run_vectors(folder: Path | str, backend: str, *, device: str = "cpu") -> VectorResult:
+def run_vectors(folder: Path | str, backend: str, *, device: str | None = None) -> VectorResult:
     """Run every vector of a folder through one implementation.
 
     Args:
         folder: holds `.npz` files, all of them vectors.
         backend: `reference`, `numba` or `triton`.
-        device: where triton runs; `cpu` needs Triton's interpreter.
+        device: where triton runs, such as `cuda:0`; by default the CPU if Triton interprets, else the GPU.
 
     Raises InputError for a folder without vectors or a file that is none, MissingError if the backend can't
     run here.
@@ -294,3 +296,21 @@ def _describe_rows(got: Counter[tuple[int, ...]], want: Counter[tuple[int, ...]]
     row = next(iter(surplus or lacking))
     word = "unexpected" if surplus else "missing"
     return f"out_ring: row {list(row)} is {word} ({surplus.total()} unexpected, {lacking.total()} missing)"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the result for a folder and a backend. Returns 0, 1 if a vector differs, or the error's exit code."""
+    if len(arguments) != 2:
+        sys.stderr.write("usage: python -m kvcanary_cli.kernels.vectors FOLDER BACKEND\n")
+        return Exit.USAGE
+    try:
+        result = run_vectors(*arguments)
+    except KvCanaryError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    sys.stdout.write(json.dumps(asdict(result)) + "\n")
+    return Exit.FINDINGS if result.failed else Exit.PASS
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
