@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kvcanary_cli.kernels import messages
 from kvcanary_cli.kernels.consts import SERVER_PLAN_LANES, SERVER_SCATTER_BATCH_BLOCK
 
+BATCH_FLAG = "--max-running-requests"
+RING_VARIABLE = "SGLANG_KV_CANARY_RING_CAPACITY"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """Launch capacities of the server that a trace comes from; None: not known, not checked.
-
-    Attributes:
-        is_known: whether any of them was stated, so that the server's built-in limits apply too.
-        names_decode_flag: whether the server's message names `--cuda-graph-max-bs-decode`.
-    """
+    """Launch capacities of the server that a trace comes from; None: not known, not checked."""
 
     write_req_capacity: int | None = None
     write_entry_capacity: int | None = None
@@ -23,8 +22,30 @@ class Limits:
 
     @property
     def is_known(self) -> bool:
+        """Whether any was stated, so that the server's built-in limits apply too."""
         stated = (self.write_req_capacity, self.write_entry_capacity, self.verify_capacity)
         return any(value is not None for value in stated)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Demand:
+    """What one forward asks for.
+
+    Attributes:
+        step: forward, from 0.
+        batch: lanes, or its graph's width if that is larger.
+        tokens: tokens written, padded lanes included.
+        entries: verify entries, by group.
+        checks_tokens: whether expected tokens are scattered for it.
+        drafts: whether it writes draft tokens, which the size of a limit has to multiply in.
+    """
+
+    step: int
+    batch: int
+    tokens: int
+    entries: dict[str, int]
+    checks_tokens: bool = False
+    drafts: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,15 +53,13 @@ class CapacityViolation:
     """One forward that asks for more than the server's canary has room for.
 
     Attributes:
-        step: forward, from 0.
-        batch: lanes of the forward, its graph's width if that is larger.
-        tokens: tokens that it writes.
+        step, batch, tokens: as in `Demand`.
         capacity: which limit, by the name that the trace's header uses.
         need, limit: what was asked, what there is.
-        group: buffer group, for `verify_capacity`.
         flag: the launch flag that decides the limit.
-        server_message: what the server logs, or None when it says nothing.
         kind: code of the capacity fault.
+        server_message: what the server logs, None when it says nothing.
+        group: buffer group, for `verify_capacity`.
     """
 
     step: int
@@ -51,75 +70,84 @@ class CapacityViolation:
     limit: int
     flag: str
     kind: str
-    server_message: str | None
+    server_message: str | None = None
     group: str | None = None
 
 
-def check_forward(
-    limits: Limits, *, step: int, batch: int, tokens: int, entries: dict[str, int], checks_tokens: bool
-) -> list[CapacityViolation]:
-    """Capacity violations of one forward.
+def check_forward(limits: Limits, demand: Demand) -> list[CapacityViolation]:
+    """Capacity violations of one forward; none where nothing is known of the server."""
+    return list(_violations(limits, demand)) if limits.is_known else []
 
-    Args:
-        batch: the larger of lanes and graph width.
-        tokens: tokens written, padded lanes included.
-        entries: verify entries asked for, by group.
-        checks_tokens: whether expected tokens are scattered for this forward.
-    """
-    found: list[CapacityViolation] = []
 
-    def over(
-        capacity: str,
-        need: int,
-        limit: int | None,
-        flag: str,
-        kind: str,
-        message: str | None,
-        group: str | None = None,
-    ) -> None:
-        if limit is not None and need > limit:
-            found.append(
-                CapacityViolation(
-                    step=step,
-                    batch=batch,
-                    tokens=tokens,
-                    capacity=capacity,
-                    need=need,
-                    limit=limit,
-                    flag=flag,
-                    kind=kind,
-                    server_message=message,
-                    group=group,
-                )
-            )
+def ring_saturation(total: int, ring_capacity: int, step: int) -> CapacityViolation | None:
+    """C7: more violations than the log has rows; it counts them all and keeps the first."""
+    if total <= ring_capacity:
+        return None
+    return CapacityViolation(
+        step=step,
+        batch=0,
+        tokens=0,
+        capacity="violation_log",
+        need=total,
+        limit=ring_capacity,
+        flag=RING_VARIABLE,
+        kind="C7",
+    )
 
-    if not limits.is_known:
-        return found
-    req, entry = limits.write_req_capacity, limits.write_entry_capacity
-    if req is not None and batch > req:
-        over("write_req_capacity", batch, req, "--max-running-requests", "C1", messages.write_req(batch, req))
+
+def _violations(limits: Limits, demand: Demand) -> Iterator[CapacityViolation]:
+    batch, tokens = demand.batch, demand.tokens
+    lanes, entry = limits.write_req_capacity, limits.write_entry_capacity
+    if lanes is not None and batch > lanes:
+        yield _over(
+            demand, "write_req_capacity", batch, lanes, BATCH_FLAG, "C1", messages.write_req(batch, lanes)
+        )
     if entry is not None and tokens > entry:
-        over(
-            "write_entry_capacity",
-            tokens,
-            entry,
-            "--chunked-prefill-size",
-            "C2",
-            messages.write_entry(tokens, entry),
+        flag, kind = (
+            ("--speculative-num-draft-tokens", "C3") if demand.drafts else ("--chunked-prefill-size", "C2")
         )
-    for group, need in entries.items():
-        over("verify_capacity", need, limits.verify_capacity, "--max-total-tokens", "C4", None, group)
+        yield _over(
+            demand, "write_entry_capacity", tokens, entry, flag, kind, messages.write_entry(tokens, entry)
+        )
+    for group, need in demand.entries.items():
+        if limits.verify_capacity is not None and need > limits.verify_capacity:
+            yield _over(
+                demand,
+                "verify_capacity",
+                need,
+                limits.verify_capacity,
+                "--max-total-tokens",
+                "C4",
+                None,
+                group,
+            )
     if batch > SERVER_PLAN_LANES:
-        over(
-            "plan_batch", batch, SERVER_PLAN_LANES, "--max-running-requests", "C1", messages.plan_batch(batch)
-        )
-    if checks_tokens and batch + 1 > SERVER_SCATTER_BATCH_BLOCK:
-        over(
-            "scatter_batch",
-            batch,
-            SERVER_SCATTER_BATCH_BLOCK - 1,
-            "--max-running-requests",
-            "C1",
-            messages.scatter_batch(batch),
-        )
-    return found
+        text = messages.plan_batch(batch)
+        yield _over(demand, "plan_batch", batch, SERVER_PLAN_LANES, BATCH_FLAG, "C1", text)
+    if demand.checks_tokens and batch + 1 > SERVER_SCATTER_BATCH_BLOCK:
+        text = messages.scatter_batch(batch)
+        yield _over(demand, "scatter_batch", batch, SERVER_SCATTER_BATCH_BLOCK - 1, BATCH_FLAG, "C1", text)
+
+
+def _over(
+    demand: Demand,
+    capacity: str,
+    need: int,
+    limit: int,
+    flag: str,
+    kind: str,
+    message: str | None,
+    group: str | None = None,
+) -> CapacityViolation:
+    return CapacityViolation(
+        step=demand.step,
+        batch=demand.batch,
+        tokens=demand.tokens,
+        capacity=capacity,
+        need=need,
+        limit=limit,
+        flag=flag,
+        kind=kind,
+        server_message=message,
+        group=group,
+    )

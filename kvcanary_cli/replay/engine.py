@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from kvcanary_cli.errors import InputError
+from kvcanary_cli.ledger.ledger import Ledger
 from kvcanary_cli.replay import memory, rows
-from kvcanary_cli.replay.capacities import CapacityViolation, Limits, check_forward
+from kvcanary_cli.replay.capacities import CapacityViolation, Demand, Limits, check_forward
 from kvcanary_cli.replay.digests import DigestMismatch, Digests
 from kvcanary_cli.replay.forwards import DecodedForward, decode_forward
 from kvcanary_cli.replay.gaps import Unjudged, judge_batch, unjudged_entries
@@ -20,6 +21,8 @@ from kvcanary_cli.runtime.base import Runtime
 from kvcanary_cli.runtime.calls import SweepCall
 from kvcanary_cli.runtime.layout import SWA
 from kvcanary_cli.trace import events as ev
+
+DRAFT_MODES = ("verify", "draft")
 
 
 @dataclass(slots=True)
@@ -35,6 +38,7 @@ class Totals:
         expectations: forwards that carried expected input tokens.
         sweeps: sweeps done, those without entries included.
         requests: requests seen.
+        kinds: types of the events seen, forwards not included.
         violations: violation rows, those that a log had no room for included.
     """
 
@@ -47,6 +51,7 @@ class Totals:
     sweeps: int = 0
     gaps: list[tuple[int, int | None, str | None]] = field(default_factory=list)
     requests: set[str] = field(default_factory=set)
+    kinds: set[type] = field(default_factory=set)
     violations: int = 0
 
 
@@ -55,6 +60,7 @@ class Replay:
 
     Args:
         runtime, state: memory of the run; the runtime reads the state's table, map and expected tokens.
+        ledger: follows ownership beside the kernels.
         limits: launch capacities of the server, as far as known.
         path: name of the trace, for messages.
         sweep_interval: forwards between sweeps of the prefix cache; 0: only at `sweep` events.
@@ -65,6 +71,7 @@ class Replay:
         self,
         runtime: Runtime,
         state: RunState,
+        ledger: Ledger,
         limits: Limits,
         *,
         path: str,
@@ -73,6 +80,7 @@ class Replay:
     ) -> None:
         self.runtime = runtime
         self.state = state
+        self.ledger = ledger
         self.limits = limits
         self.path = path
         self.sweep_interval = sweep_interval
@@ -109,9 +117,13 @@ class Replay:
         return self.totals.steps - 1
 
     def apply(self, line: int, event: ev.Event) -> None:
-        """Act on one event. Ownership events change nothing here."""
+        """Act on one event; the ledger sees it first, with the table as it was."""
         self.totals.events += 1
-        handler = self._handlers.get(type(event))
+        kind = type(event)
+        if kind is not ev.Forward:
+            self.totals.kinds.add(kind)
+            self.ledger.event(max(0, self.step), line, event)
+        handler = self._handlers.get(kind)
         if handler is not None:
             handler(line, event)
 
@@ -158,20 +170,23 @@ class Replay:
         call = decoded.call
         step = self.totals.steps
         self.totals.steps += 1
+        self.ledger.forward(step, decoded)
         entries = {g.kind: self.runtime.planned_entries(g, call) for g in self.runtime.layout.groups}
-        self.capacity_violations += check_forward(
-            self.limits,
+        demand = Demand(
             step=step,
             batch=decoded.num_lanes,
             tokens=decoded.num_tokens,
             entries=entries,
             checks_tokens=self.state.expected.is_used,
+            drafts=event.mode in DRAFT_MODES,
         )
+        self.capacity_violations += check_forward(self.limits, demand)
         self._count(decoded, entries)
         lost = unjudged_entries(self.state, self.runtime, call) if self.state.has_gap else Unjudged()
         self.runtime.forward(call)
         self.totals.unjudged += 2 * len(self.runtime.layout.halves) * lost.entries
         self._report(collect_forward(self.runtime, self.state, step, call))
+        self.ledger.forward_done(step, decoded)
         self._mark_written(call.slots)
         if self.sweep_interval and self.totals.steps % self.sweep_interval == 0:
             self.sweep()

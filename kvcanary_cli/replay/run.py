@@ -6,12 +6,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from kvcanary_cli.kernels.consts import HashMode
-from kvcanary_cli.replay.capacities import CapacityViolation, Limits
+from kvcanary_cli.ledger.ledger import Ledger
+from kvcanary_cli.replay.capacities import CapacityViolation, Limits, ring_saturation
+from kvcanary_cli.replay.diagnose import diagnose
 from kvcanary_cli.replay.digests import DigestMismatch
 from kvcanary_cli.replay.engine import Replay, Totals
-from kvcanary_cli.replay.log import ViolationRecords
+from kvcanary_cli.replay.incidents import Incident
 from kvcanary_cli.replay.options import ReplayOptions
-from kvcanary_cli.replay.state import new_state
+from kvcanary_cli.replay.rules import Context
+from kvcanary_cli.replay.state import RunState, new_state
+from kvcanary_cli.replay.stories import Stories
 from kvcanary_cli.replay.violations import ViolationBatch
 from kvcanary_cli.runtime.base import Counters
 from kvcanary_cli.runtime.layout import Layout, layout_of
@@ -19,6 +23,8 @@ from kvcanary_cli.runtime.open import open_runtime
 from kvcanary_cli.trace import events as ev
 
 Progress = Callable[[int, int, int], None]
+
+RUN_BEFORE = 4096  # slots in front of a broken chain that are looked at for a foreign writer
 
 
 @dataclass(kw_only=True, slots=True)
@@ -30,22 +36,28 @@ class ReplayResult:
         limits: capacities that were checked.
         totals: steps, events, entries.
         counters: launches and entries by tag.
-        records: violations, kept and counted.
+        stories: violations, kept and counted.
+        ledger: ownership as it stands at the end.
+        incidents: what violations and breaches come down to.
         limited: what the user limited, such as {"steps": 100}.
         stopped: why the run ended before the trace did: None, "violation" or "interrupted".
         last_line: line of the last event applied.
         has_expectations: whether any forward carried expected input tokens.
+        began_unknown: whether the recording began in a running engine.
     """
 
     layout: Layout
     limits: Limits
     totals: Totals
     counters: Counters
-    records: ViolationRecords
+    stories: Stories
+    ledger: Ledger
+    incidents: list[Incident]
     capacity_violations: list[CapacityViolation]
     digest_mismatches: list[DigestMismatch]
     checks_tokens: bool
     has_expectations: bool
+    began_unknown: bool = False
     limited: dict[str, int] = field(default_factory=dict)
     stopped: str | None = None
     last_line: int = 0
@@ -79,29 +91,47 @@ def run_replay(
     runtime = open_runtime(
         options.device, layout, state.table, state.swa_map, state.expected, options.threads
     )
-    records = ViolationRecords(layout.page_size, layout.ring_capacity)
+    ledger = Ledger(header, state.table, state.swa_map, state.expected.tokens)
+    stories = Stories(
+        ledger,
+        layout.page_size,
+        layout.ring_capacity,
+        row_before=_row_before(state),
+        num_slots={group.kind: group.num_slots for group in layout.groups},
+    )
 
     def take(batch: ViolationBatch) -> None:
-        records.add(batch)
+        stories.add(batch)
         on_violations(batch)
 
     limits = merge_limits(options.limits, header)
     replay = Replay(
-        runtime, state, limits, path=path, sweep_interval=options.sweep_interval, on_violations=take
+        runtime, state, ledger, limits, path=path, sweep_interval=options.sweep_interval, on_violations=take
     )
-    if header.state == "unknown" or header.continues is not None:
+    began_unknown = header.state == "unknown" or header.continues is not None
+    if began_unknown:
         replay.begin_unknown()
     stopped, limited, last_line = _feed(replay, events, options, on_progress, should_stop)
+    saturated = ring_saturation(stories.total, layout.ring_capacity, max(0, replay.step))
+    context = Context(
+        page_size=layout.page_size,
+        num_slots=layout.num_slots,
+        has_transfers=ev.Xfer in replay.totals.kinds,
+        has_offloads=ev.Offload in replay.totals.kinds,
+    )
     return ReplayResult(
         layout=layout,
         limits=limits,
         totals=replay.totals,
         counters=runtime.finish(),
-        records=records,
-        capacity_violations=replay.capacity_violations,
+        stories=stories,
+        ledger=ledger,
+        incidents=diagnose(ledger.breaches, stories.all(), context),
+        capacity_violations=replay.capacity_violations + ([saturated] if saturated else []),
         digest_mismatches=replay.digest_mismatches,
         checks_tokens=state.expected.is_used,
         has_expectations=replay.totals.expectations > 0,
+        began_unknown=began_unknown,
         limited=limited,
         stopped=stopped,
         last_line=last_line,
@@ -135,6 +165,22 @@ def _feed(
             if findings and options.stop_on_violation:
                 return "violation", {}, line
     return None, {}, line
+
+
+def _row_before(state: RunState) -> Callable[[str, int | None, int], list[tuple[int, int]]]:
+    """Slots in front of a position of a row, nearest first: at most `RUN_BEFORE` of them."""
+
+    def before(group: str, row: int | None, position: int) -> list[tuple[int, int]]:
+        if row is None or position <= 0:
+            return []
+        first = max(0, position - RUN_BEFORE)
+        slots = state.table.slots_of(row, first, position)
+        if group == "swa" and state.layout.maps_window:
+            slots = state.swa_map[slots.clip(0, state.swa_map.size - 1)]
+        pairs = zip(slots.tolist(), range(first, position), strict=False)
+        return [(slot, column) for slot, column in reversed(list(pairs)) if slot > 0]
+
+    return before
 
 
 def merge_limits(given: Limits, header: ev.Header) -> Limits:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from kvcanary_cli.kernels.consts import bit_names
-from kvcanary_cli.replay.log import Violation
 from kvcanary_cli.replay.options import ReplayOptions
 from kvcanary_cli.replay.run import ReplayResult, run_replay
+from kvcanary_cli.replay.stories import Violation
 from kvcanary_cli.replay.violations import ViolationBatch
 from kvcanary_cli.runtime.devices import DeviceChoice
 from kvcanary_cli.trace import events as ev
@@ -34,7 +34,7 @@ class Found:
 
     @property
     def violations(self) -> list[Violation]:
-        return self.result.records.kept
+        return self.result.stories.kept
 
     def signature(self) -> list[tuple[int, str, int, tuple[str, ...]]]:
         """(step, launch, slot, reasons) of every violation."""

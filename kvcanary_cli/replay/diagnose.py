@@ -1,0 +1,161 @@
+"""From cases to incidents: every rule is heard, the best founded kind wins, the others are kept as evidence.
+
+The order follows the taxonomy: ledger breaches first and at the earliest event, then canary bits by slot without
+their shadows, then the last writer of each damaged slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kvcanary_cli.ledger.records import Breach, SlotFacts, Writer
+from kvcanary_cli.replay.cases import Case, build_cases
+from kvcanary_cli.replay.incidents import Evidence, Incident, Opinion, Strength
+from kvcanary_cli.replay.rules import RULES, Context, Rule
+from kvcanary_cli.replay.stories import SlotStory
+
+UNKNOWN = "unknown"
+
+# Breaches whose slots were overwritten by the event itself, whether or not a check saw it.
+OVERWRITING = frozenset(
+    {
+        "write-foreign",
+        "write-shared",
+        "write-outside-row",
+        "write-after-free",
+        "write-beyond-length",
+        "xfer-to-old-epoch",
+        "pad-write",
+        "kv-foreign",
+        "two-writers",
+        "position-drift",
+    }
+)
+
+
+def diagnose(
+    breaches: list[Breach],
+    stories: list[SlotStory],
+    context: Context,
+    rules: Mapping[str, Rule] = RULES,
+) -> list[Incident]:
+    """Incidents of a run, by the earliest of breach, damage and first failed check.
+
+    Args:
+        breaches: the ledger's, in order.
+        stories: slots that failed a check.
+        rules: rule of each kind; tests leave some out.
+    """
+    incidents = [_incident(case, context, rules) for case in build_cases(breaches, stories)]
+    return sorted(incidents, key=lambda i: (i.first_step, i.slots[:1]))
+
+
+def _incident(case: Case, context: Context, rules: Mapping[str, Rule]) -> Incident:
+    opinions = [opinion for rule in rules.values() if (opinion := rule(case, context)) is not None]
+    best = _choose(opinions)
+    slots, is_damaged = _damaged_slots(case, best)
+    shadows = sorted({story.slot for story in case.shadows} - set(slots))
+    example = _example(case, slots)
+    facts = example.facts if example is not None else (case.hidden[0] if case.hidden else None)
+    writer = _writer(case, facts)
+    return Incident(
+        kind=best.kind if best is not None else UNKNOWN,
+        strength=best.strength if best is not None else Strength.UNKNOWN,
+        evidence=_evidence(best, opinions),
+        group=case.group,
+        slots=slots,
+        is_damaged=is_damaged,
+        shadows=shadows,
+        breaches=case.breaches,
+        stories=case.stories,
+        damaged=_damaged_step(case, writer, is_damaged),
+        seen=case.stories[0] if case.stories else None,
+        victims=_victims(case, best, writer),
+        writer=writer,
+        facts=facts,
+    )
+
+
+def _choose(opinions: Iterable[Opinion]) -> Opinion | None:
+    """The strongest opinion, among equals the one closest to the root."""
+    fitting = [opinion for opinion in opinions if opinion.strength > Strength.UNKNOWN]
+    return min(fitting, key=lambda o: (-o.strength, o.rank, o.kind), default=None)
+
+
+def _evidence(best: Opinion | None, opinions: list[Opinion]) -> tuple[Evidence, ...]:
+    own = best.evidence if best is not None else ()
+    against = tuple(
+        e for opinion in opinions if opinion is not best for e in opinion.evidence if not e.is_for
+    )
+    return own + against
+
+
+def _damaged_slots(case: Case, best: Opinion | None) -> tuple[list[int], bool]:
+    """Slots to name, and whether their KV is wrong; without damage, what the root breach is about."""
+    if best is not None and best.slots is not None:
+        return sorted(best.slots), True
+    slots = {story.slot for story in case.damaged} | {facts.slot for facts in case.hidden}
+    for breach in case.breaches:
+        if breach.rule in OVERWRITING:
+            slots |= set(breach.slots.tolist())
+    if slots:
+        return sorted(slots), True
+    if case.breaches:
+        return case.breaches[0].slots.tolist(), False
+    # only shadows, and nobody known in front of them: what their chains refer to
+    return sorted({s.first.predecessor for s in case.shadows if s.first.predecessor > 0}), True
+
+
+def _example(case: Case, slots: list[int]) -> SlotStory | None:
+    chosen = set(slots)
+    return next((story for story in case.damaged if story.slot in chosen), next(iter(case.stories), None))
+
+
+def _writer(case: Case, facts: SlotFacts | None) -> Writer | None:
+    """Who wrote the damaged slot last, if that write is part of the story."""
+    if facts is None:
+        return None
+    latest = [w for w in (facts.byte_writer, facts.stamp_writer) if w is not None]
+    return max(latest, key=lambda w: w.line, default=None)
+
+
+def _damaged_step(case: Case, writer: Writer | None, is_damaged: bool) -> tuple[int | None, int] | None:
+    """Step of the offending write, or the window in which bytes changed by nobody's hand."""
+    if not is_damaged:
+        return None
+    for breach in case.breaches:
+        if breach.rule in OVERWRITING:
+            return breach.step, breach.step
+    story = case.damaged[0] if case.damaged else case.stories[0] if case.stories else None
+    if story is None:
+        return case.breaches[0].step, case.breaches[0].step
+    if case.breaches and writer is not None:
+        return writer.step, writer.step
+    if case.breaches:
+        return case.breaches[0].step, case.breaches[0].step
+    return _window(story)
+
+
+def _window(story: SlotStory) -> tuple[int | None, int]:
+    """Between the last good check (or the write) and the first bad one."""
+    writer = story.facts.stamp_writer
+    known = [
+        step for step in (story.facts.last_checked_step, writer.step if writer else None) if step is not None
+    ]
+    good = max((step for step in known if step <= story.first.step), default=None)
+    return good, story.first.step
+
+
+def _victims(case: Case, best: Opinion | None, writer: Writer | None) -> list[str]:
+    """Holders of the slots that are not the ones who did it."""
+    if best is not None and best.victim is not None:
+        return [best.victim]
+    guilty = {best.writer} if best is not None else set()
+    guilty |= {breach.actor for breach in case.breaches if breach.rule in OVERWRITING}
+    named: list[str] = []
+    for breach in case.breaches:
+        named += [name for name in breach.victims if name not in guilty]
+    for story in case.damaged:
+        named += [holder.name for holder in story.facts.holders if holder.name not in guilty]
+        named += [rid for rid in story.readers if rid not in guilty]
+    return list(dict.fromkeys(named))

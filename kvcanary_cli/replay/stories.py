@@ -1,0 +1,199 @@
+"""What went wrong with each slot: its first violation, and what the ledger knew at that moment.
+
+Facts are taken when a slot first fails, because the ledger only knows the present: one step later the slot may
+have another writer. A slot that is handed out anew gets a new story.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvcanary_cli.kernels.consts import RING_BITS, RING_SLOT, RING_TAG, LaunchTag
+from kvcanary_cli.ledger.ledger import Ledger
+from kvcanary_cli.ledger.records import SlotFacts
+from kvcanary_cli.replay.violations import ViolationBatch, expected_of, group_of_tag, stored_of
+
+# facts of a slot that the pool does not have
+_NOTHING: dict[str, Any] = {
+    "epoch": 0,
+    "known": True,
+    "holders": (),
+    "allocated": None,
+    "released": None,
+    "given_up": None,
+    "previous": None,
+    "byte_writer": None,
+    "stamp_writer": None,
+    "is_written": False,
+    "published": False,
+    "token": None,
+    "last_checked_step": None,
+}
+
+Neighbours = Callable[[str, int | None, int], list[tuple[int, int]]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Violation:
+    """One violation row with its place.
+
+    Attributes:
+        slot, page: where, in the buffers of the launch's group.
+        row, rid: table row and request that reached the slot; None in sweeps or when no lane reaches it.
+        position: position at which the table (or the cache) reaches the slot.
+        predecessor: slot before it there; -1 at the head of a chain, -2 when not known.
+        step: forward, from 0; a sweep carries the step of the forward before it.
+        launch: name of the launch tag.
+        bits: reason bits.
+        stored, expected: token, position and prev_hash; None where the check had no expectation.
+    """
+
+    slot: int
+    page: int
+    row: int | None
+    rid: str | None
+    position: int
+    predecessor: int
+    step: int
+    launch: str
+    bits: int
+    stored: dict[str, int | None]
+    expected: dict[str, int | None]
+
+
+@dataclass(kw_only=True, slots=True)
+class SlotStory:
+    """One slot in one epoch, from its first violation on.
+
+    Attributes:
+        group: buffer group.
+        first: its first violation.
+        bits: every reason seen in the forward of the first violation.
+        facts: the ledger's view of the slot when it first failed.
+        before: the same for the slot before it in the chain; None at the head.
+        run_before: slots (with their facts) in front of it that its request did not write, nearest first:
+            where the damage is when only the chain tells (law 1).
+        count: violations so far.
+        last_step: forward of the latest.
+        readers: request -> (first step, last step, forwards) in which it failed for this reader.
+    """
+
+    group: str
+    first: Violation
+    bits: int
+    facts: SlotFacts
+    before: SlotFacts | None
+    run_before: list[SlotFacts] = field(default_factory=list)
+    count: int = 0
+    last_step: int = 0
+    readers: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+
+    @property
+    def slot(self) -> int:
+        return self.first.slot
+
+
+class Stories:
+    """Violations of a run: the first ones kept in full, all of them counted by slot.
+
+    Args:
+        ledger: asked about a slot when it first fails.
+        row_before: `(group, row, position) -> [(slot, position), …]`, the slots in front of a position in a
+            row of the table as it is now, nearest first, at most a page's worth.
+        ring_capacity: violations kept in full, as in the server's log.
+        num_slots: slots of each group; those beyond are nobody's.
+
+    Attributes:
+        kept: the first `ring_capacity` violations.
+        total: all violations, kept or not.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        page_size: int,
+        ring_capacity: int,
+        row_before: Neighbours,
+        num_slots: dict[str, int],
+    ) -> None:
+        self._ledger = ledger
+        self._num_slots = num_slots
+        self._page_size = page_size
+        self._row_before = row_before
+        self.ring_capacity = ring_capacity
+        self.kept: list[Violation] = []
+        self.total = 0
+        self._by_slot: dict[tuple[str, int, int], SlotStory] = {}
+
+    def all(self) -> list[SlotStory]:
+        """Stories by first step, group and slot."""
+        return sorted(self._by_slot.values(), key=lambda s: (s.first.step, s.group, s.slot))
+
+    def add(self, batch: ViolationBatch) -> list[SlotStory]:
+        """Take the violations of one forward or sweep; returns the stories that begin with it."""
+        self.total += len(batch) + batch.lost
+        new = []
+        for i in range(len(batch)):
+            violation = self._record(batch, i)
+            if len(self.kept) < self.ring_capacity:
+                self.kept.append(violation)
+            group = group_of_tag(int(batch.rows[i, RING_TAG]))
+            facts = self._facts(group, violation.slot)
+            key = (group, violation.slot, facts.epoch)
+            story = self._by_slot.get(key)
+            if story is None:
+                story = self._by_slot[key] = self._begin(group, violation, facts)
+                new.append(story)
+            self._continue(story, violation)
+        return new
+
+    def _facts(self, group: str, slot: int) -> SlotFacts:
+        if 0 <= slot < self._num_slots.get(group, 0):
+            return self._ledger.slot(group, slot)
+        return SlotFacts(slot=slot, group=group, **_NOTHING)
+
+    def _begin(self, group: str, violation: Violation, facts: SlotFacts) -> SlotStory:
+        before = self._facts(group, violation.predecessor) if violation.predecessor > 0 else None
+        run = []
+        for slot, position in self._row_before(group, violation.row, violation.position):
+            held = self._facts(group, slot)
+            if not _is_foreign(held, violation.rid, position):
+                break
+            run.append(held)
+        return SlotStory(group=group, first=violation, bits=0, facts=facts, before=before, run_before=run)
+
+    def _continue(self, story: SlotStory, violation: Violation) -> None:
+        story.count += 1
+        story.last_step = violation.step
+        if violation.step == story.first.step:
+            story.bits |= violation.bits
+        if violation.rid is not None:
+            first, last, forwards = story.readers.get(violation.rid, (violation.step, -1, 0))
+            story.readers[violation.rid] = (first, violation.step, forwards + (violation.step != last))
+
+    def _record(self, batch: ViolationBatch, i: int) -> Violation:
+        row = batch.rows[i]
+        slot, position, table_row = int(row[RING_SLOT]), int(batch.positions[i]), int(batch.table_row[i])
+        return Violation(
+            slot=slot,
+            page=slot // self._page_size,
+            row=table_row if table_row >= 0 else None,
+            rid=batch.rids[i],
+            position=position,
+            predecessor=int(batch.predecessors[i]),
+            step=batch.step,
+            launch=LaunchTag(int(row[RING_TAG])).name,
+            bits=int(row[RING_BITS]),
+            stored=stored_of(row),
+            expected=expected_of(row, position),
+        )
+
+
+def _is_foreign(facts: SlotFacts, rid: str | None, position: int) -> bool:
+    """Whether a slot of a row was stamped by somebody who is not of its line: not the reader, not a publisher."""
+    writer = facts.stamp_writer
+    if writer is None:
+        return not facts.is_written
+    return writer.name != rid and not facts.published and (writer.position != position or not writer.in_row)

@@ -1,0 +1,223 @@
+"""Incidents as JSON: every fact that the text shows, and nothing that needs the run again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kvcanary_cli.kernels.consts import (
+    BIT_CHAIN_HASH,
+    BIT_KV_HASH,
+    BIT_POSITION,
+    BIT_VERIFY_TOKEN,
+    BIT_WRITE_POSITION,
+    BIT_WRITE_TOKEN,
+    bit_names,
+)
+from kvcanary_cli.kinds import KINDS
+from kvcanary_cli.ledger.records import Breach, Mark, SlotFacts, Writer
+from kvcanary_cli.replay.diagnose import UNKNOWN
+from kvcanary_cli.replay.incidents import Incident
+from kvcanary_cli.replay.stories import SlotStory, Violation
+from kvcanary_cli.report.text import to_ranges
+
+UNKNOWN_NAME = "unknown-cause"
+
+
+def kind_name(code: str) -> str:
+    """Name of a kind; a case that no rule explains has one too."""
+    return UNKNOWN_NAME if code == UNKNOWN else KINDS[code]
+
+
+def incident_json(
+    incident: Incident, number: int, page_size: int, *, no_tokens: bool = False
+) -> dict[str, Any]:
+    """One incident. Ranges are `[first, last]`, unknown is null."""
+    facts = incident.facts
+    example = _example_story(incident)
+    return {
+        "id": number,
+        "kind": incident.kind,
+        "name": kind_name(incident.kind),
+        "severity": "error" if incident.is_damaged else "warning",
+        "group": incident.group,
+        "slots": to_ranges(incident.slots),
+        "num_slots": len(incident.slots),
+        "pages": to_ranges(slot // page_size for slot in incident.slots),
+        "is_damaged": incident.is_damaged,
+        "shadows": to_ranges(incident.shadows),
+        "breach": _breach(incident.breaches[0]) if incident.breaches else None,
+        "breaches": [_breach(breach) for breach in incident.breaches],
+        "damaged_step": list(incident.damaged) if incident.damaged is not None else None,
+        "seen": _seen(incident.seen),
+        "latency_steps": latency(incident),
+        "victims": incident.victims,
+        "held_by": _holders(facts),
+        "writer": writer_json(incident.writer),
+        "held_before": _previous(facts),
+        "released": mark_json(facts.released if facts is not None else None),
+        "readers": [
+            {"rid": rid, "steps": [first, last], "forwards": forwards}
+            for rid, (first, last, forwards) in incident.readers.items()
+        ],
+        "cause": {
+            "kind": incident.kind,
+            "strength": incident.strength.name.lower(),
+            "evidence": [
+                {("for" if e.is_for else "against"): e.kind, "rule": e.rule, "text": e.text}
+                for e in incident.evidence
+            ],
+        },
+        "example": example_json(example, no_tokens) if example is not None else None,
+        "slot_stories": [slot_json(story, incident, page_size, no_tokens) for story in incident.stories],
+    }
+
+
+def latency(incident: Incident) -> list[int | None] | None:
+    """Steps from the damage to the first failed check, as bounds."""
+    if incident.damaged is None or incident.seen is None:
+        return None
+    seen = incident.seen.first.step
+    first, last = incident.damaged
+    longest = None if first is None else max(0, seen - first)
+    return [max(0, seen - last), longest]
+
+
+def violation_json(violation: Violation, no_tokens: bool) -> dict[str, Any]:
+    """One violation with its place, reasons by name, hashes as hex."""
+    return {
+        "slot": violation.slot,
+        "page": violation.page,
+        "row": violation.row,
+        "rid": violation.rid,
+        "position": violation.position,
+        "step": violation.step,
+        "launch": violation.launch,
+        "bits": bit_names(violation.bits),
+        "stored": _fields(violation.stored, no_tokens),
+        "expected": _fields(violation.expected, no_tokens),
+    }
+
+
+def slot_json(story: SlotStory, incident: Incident, page_size: int, no_tokens: bool) -> dict[str, Any]:
+    """One slot of an incident: what failed first, and who held and wrote it then."""
+    return {
+        "slot": story.slot,
+        "page": story.slot // page_size,
+        "is_shadow": story.slot in set(incident.shadows),
+        "position": story.first.position,
+        "held_by": [holder.name for holder in story.facts.holders],
+        "writer": writer_json(story.facts.byte_writer),
+        "seen": _seen(story),
+        "violations": story.count,
+        "last_step": story.last_step,
+    }
+
+
+def example_json(story: SlotStory, no_tokens: bool) -> dict[str, Any]:
+    """The slot that stands for its incident: stored against expected, field by field."""
+    first = story.first
+    differs = []
+    if story.bits & (BIT_VERIFY_TOKEN | BIT_WRITE_TOKEN):
+        differs.append("token")
+    if story.bits & (BIT_POSITION | BIT_WRITE_POSITION):
+        differs.append("position")
+    if story.bits & BIT_CHAIN_HASH:
+        differs.append("prev_hash")
+    if story.bits & BIT_KV_HASH:
+        differs.append("kv_hash")
+    return {
+        "slot": story.slot,
+        "position": first.position,
+        "differs": differs,
+        "stored": _fields(first.stored, no_tokens),
+        "expected": _fields(first.expected, no_tokens),
+    }
+
+
+def writer_json(writer: Writer | None) -> dict[str, Any] | None:
+    """The last writer of a slot."""
+    if writer is None:
+        return None
+    return {
+        "rid": writer.name,
+        "step": writer.step,
+        "event": writer.line,
+        "how": writer.how,
+        "id": writer.id,
+        "in_row": writer.in_row,
+        "position": writer.position,
+    }
+
+
+def mark_json(mark: Mark | None) -> dict[str, Any] | None:
+    """When and by whom something happened."""
+    return None if mark is None else {"step": mark.step, "event": mark.line, "by": mark.by, "why": mark.why}
+
+
+def merged_ranges(incidents: Iterable[dict[str, Any]]) -> int:
+    """Damaged slots of all incidents, each counted once."""
+    slots: set[tuple[str, int]] = set()
+    for incident in incidents:
+        if incident["is_damaged"]:
+            for first, last in incident["slots"]:
+                slots |= {(incident["group"], slot) for slot in range(first, last + 1)}
+    return len(slots)
+
+
+def _example_story(incident: Incident) -> SlotStory | None:
+    wanted = set(incident.slots)
+    return next(
+        (s for s in incident.stories if s.slot in wanted), incident.stories[0] if incident.stories else None
+    )
+
+
+def _breach(breach: Breach) -> dict[str, Any]:
+    return {
+        "step": breach.step,
+        "event": breach.line,
+        "rule": breach.rule,
+        "group": breach.group,
+        "slots": to_ranges(breach.slots.tolist()),
+        "actor": breach.actor,
+        "victims": list(breach.victims),
+        "row": breach.row,
+        "positions": list(breach.positions) if breach.positions is not None else None,
+        "facts": breach.facts,
+    }
+
+
+def _seen(story: SlotStory | None) -> dict[str, Any] | None:
+    if story is None:
+        return None
+    first = story.first
+    return {"step": first.step, "launch": first.launch, "rid": first.rid, "bits": bit_names(story.bits)}
+
+
+def _holders(facts: SlotFacts | None) -> list[dict[str, Any]]:
+    if facts is None:
+        return []
+    return [
+        {"rid": h.name, "since_step": h.since_step, "epoch": h.epoch, "how": h.how, "event": h.since_line}
+        for h in facts.holders
+    ]
+
+
+def _previous(facts: SlotFacts | None) -> dict[str, Any] | None:
+    if facts is None or facts.previous is None:
+        return None
+    previous = facts.previous
+    return {
+        "rid": previous.holder,
+        "steps": [previous.first_step, previous.last_step],
+        "epoch": previous.epoch,
+    }
+
+
+def _fields(values: dict[str, int | None], no_tokens: bool) -> dict[str, Any]:
+    out: dict[str, Any] = dict(values)
+    if no_tokens:
+        out.pop("token", None)
+    if out.get("prev_hash") is not None:
+        out["prev_hash"] = f"0x{out['prev_hash']:016x}"
+    return out

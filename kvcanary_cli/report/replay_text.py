@@ -1,0 +1,272 @@
+"""Text of a replay report, made from its dict alone."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from kvcanary_cli.report.frame import Annotation, Report, Sections
+from kvcanary_cli.report.tables import Column, Table
+from kvcanary_cli.report.text import count, names, percent, plural, ranges, window, wrap
+
+MAX_ROWS = 50  # rows of a table before the rest is a count; totals are always the true ones
+RIGHT: Literal["right"] = "right"
+
+
+def render_replay(report: Report) -> Sections:
+    """Text of a replay report."""
+    body: list[str | Table] = [*_coverage_lines(report), ""]
+    body += _capacity_table(report["capacity_violations"])
+    body += _digest_table(report["digest_mismatches"])
+    body += incident_table(report)
+    while body and body[-1] == "":
+        body.pop()
+    return Sections(
+        header=header(report),
+        body=body,
+        status=_status(report),
+        notes=_notes(report),
+        verdict=verdict(report),
+        annotations=[_annotation(incident) for incident in report["incidents"]],
+    )
+
+
+def header(report: Report) -> list[tuple[str, str]]:
+    """What was replayed, in which pool, by what."""
+    coverage, pool, backend = report["coverage"], report["pool"], report["backend"]
+    trace = report["inputs"]["trace"]
+    what = (
+        f"{trace['path']}, {trace['format']}: {plural(coverage['steps'], 'step')}, "
+        f"{plural(coverage['requests'], 'request')}, {plural(coverage['events'], 'event')}"
+    )
+    reason = f" ({backend['reason']})" if backend["reason"] else ""
+    shape = f"{plural(pool['slots'], 'slot')}, {count(pool['pages'])} pages of {count(pool['page_size'])}, "
+    return [
+        ("replay", what),
+        ("pool", shape + f"groups: {' '.join(pool['groups'])}"),
+        ("backend", f"{backend['name']} on {backend['device']}{reason}"),
+    ]
+
+
+def _coverage_lines(report: Report) -> list[str]:
+    c = report["coverage"]
+    lines = [f"  steps      {c['steps']:>13,}{_steps_note(c)}", f"  stamps     {c['stamps']:>13,} written"]
+    first = f"  entries    {c['entries']:>13,} of {count(c['entries_planned'])} verified: "
+    lines += wrap(" ".join(_check_words(c)), first=first, indent=" " * 27)
+    lines += _server_lines(report)
+    if c["sweeps"]:
+        interval = report["inputs"]["sweep_interval"]
+        every = f", every {plural(interval, 'step')}" if interval else ", where the trace asks for one"
+        lines.append(f"  sweeps     {c['sweeps']:>13,}{every}")
+    breaches = plural(report["summary"]["breaches"], "breach", "breaches")
+    lines.append(f"  ledger     {c['ledger']['events']:>13,} events followed, {breaches}")
+    for gap in c["not_checked"]:
+        lines.append(f"  not checked             {gap['check']}: {gap['why']}")
+    for what in c["ledger"]["not_judged"]:
+        lines += wrap(f"ledger: {what}", first="  not judged              ")
+    for source in c["sources"]:
+        if source["hashed_bytes"] == 0:
+            lines.append(f"  not covered             source {source['name']}: none of its bytes are hashed")
+    for text in c["incomplete"]:
+        lines += wrap(text, first="  missing    ", indent=" " * 13)
+    if c["bad_lines"]:
+        shown = ranges([[line, line] for line in c["bad_lines"]], limit=8)
+        lines.append(f"  bad lines  {len(c['bad_lines']):>13,} skipped (--skip-bad-lines): {shown}")
+    return lines
+
+
+def _server_lines(report: Report) -> list[str]:
+    """What the server's own check would not have looked at (C4)."""
+    blind = [found for found in report["capacity_violations"] if found["capacity"] == "verify_capacity"]
+    if not blind:
+        return []
+    planned = report["coverage"]["entries_planned"]
+    unseen = 2 * sum(found["need"] for found in blind)
+    worst = max(blind, key=lambda found: found["need"])
+    steps = ranges(_joined(report["coverage"]["server_skipped_steps"]), limit=4)
+    return [
+        f"  server     {max(planned - unseen, 0):>13,} of these entries ({percent(max(planned - unseen, 0), planned)}): "
+        f"it skips steps {steps} whole",
+        f"             C4 verify-blackout: up to {count(worst['need'])} entries asked, capacity {count(worst['limit'])}",
+    ]
+
+
+def _joined(steps: list[int]) -> list[list[int]]:
+    pairs: list[list[int]] = []
+    for step in steps:
+        if pairs and pairs[-1][1] == step - 1:
+            pairs[-1][1] = step
+        else:
+            pairs.append([step, step])
+    return pairs
+
+
+def _steps_note(coverage: dict[str, Any]) -> str:
+    if coverage["limited"]:
+        key, value = next(iter(coverage["limited"].items()))
+        return f", limited to {count(value)} {key}"
+    if coverage["stopped"] == "violation":
+        return ", stopped at the first finding"
+    if coverage["stopped"] == "interrupted":
+        return ", stopped by Ctrl-C"
+    if coverage["truncated_line"] is not None:
+        return f": trace ends inside line {count(coverage['truncated_line'])}"
+    return ""
+
+
+def _check_words(coverage: dict[str, Any]) -> list[str]:
+    words = []
+    for check in coverage["checks"]:
+        if check == "real_kv_hash":
+            hashed = sum(source["hashed_bytes"] for source in coverage["sources"])
+            whole = sum(source["bytes_per_slot"] for source in coverage["sources"])
+            check = f"real_kv_hash ({count(hashed)} of {count(whole)} bytes a slot)"
+        words.append(check)
+    return words
+
+
+def _capacity_table(found: list[dict[str, Any]]) -> list[str | Table]:
+    if not found:
+        return []
+    rows = [
+        [
+            item["kind"],
+            count(item["step"]),
+            count(item["batch"]),
+            count(item["tokens"]),
+            item["capacity"] + (f" ({item['group']})" if item["group"] else ""),
+            count(item["need"]),
+            count(item["limit"]),
+            item["flag"],
+        ]
+        for item in found[:MAX_ROWS]
+    ]
+    columns = [
+        Column("KIND"),
+        Column("STEP", RIGHT),
+        Column("BATCH", RIGHT),
+        Column("TOKENS", RIGHT),
+        Column("CAPACITY"),
+        Column("NEED", RIGHT),
+        Column("LIMIT", RIGHT),
+        Column("FLAG"),
+    ]
+    more = [f"  ... {count(len(found) - MAX_ROWS)} more (--format json)"] if len(found) > MAX_ROWS else []
+    return [plural(len(found), "capacity violation"), "", Table(columns, rows), *more, ""]
+
+
+def _digest_table(found: list[dict[str, Any]]) -> list[str | Table]:
+    if not found:
+        return []
+    columns = [Column("SLOT", RIGHT), Column("SOURCE"), Column("LAST GOOD", RIGHT), Column("SEEN", RIGHT)]
+    rows = [[str(i["slot"]), i["source"], count(i["since_step"]), count(i["step"])] for i in found[:MAX_ROWS]]
+    title = f"{plural(len(found), 'digest')} of the real pool changed without a write"
+    return [title, "", Table(columns, rows), ""]
+
+
+def incident_table(report: Report) -> list[str | Table]:
+    """One row an incident, in the order of the earliest thing known of each."""
+    incidents = report["incidents"]
+    if not incidents:
+        return []
+    summary = report["summary"]
+    title = f"{plural(summary['incidents'], 'incident')}, {plural(summary['slots'], 'slot')} damaged"
+    if summary["shadows"]:
+        title += f", {plural(summary['shadows'], 'shadow')}"
+    columns = [
+        Column("#", RIGHT),
+        Column("KIND"),
+        Column("SLOTS", RIGHT),
+        Column("PAGES"),
+        Column("BREACH", RIGHT),
+        Column("DAMAGED", RIGHT),
+        Column("SEEN", RIGHT),
+        Column("LATENCY", RIGHT),
+    ]
+    rows = [_incident_row(incident) for incident in incidents[:MAX_ROWS]]
+    extra = []
+    if len(incidents) > MAX_ROWS:
+        extra.append(f"... {count(len(incidents) - MAX_ROWS)} more incidents (--all, or --format json)")
+    if summary["violations"] > report["violation_log_rows"]:
+        kept, total = count(report["violation_log_rows"]), count(summary["violations"])
+        extra.append(f"the log keeps {kept} of {total} violations in full (--ring); counts are exact")
+    return [title, "", Table(columns, rows, indent=1), *extra]
+
+
+def _incident_row(incident: dict[str, Any]) -> list[str]:
+    return [
+        str(incident["id"]),
+        f"{incident['kind']} {incident['name']}",
+        count(incident["num_slots"]),
+        ranges(incident["pages"], limit=2),
+        "-" if incident["breach"] is None else str(incident["breach"]["step"]),
+        window(incident["damaged_step"]),
+        "never" if incident["seen"] is None else str(incident["seen"]["step"]),
+        latency_text(incident["latency_steps"]),
+    ]
+
+
+def latency_text(latency: list[int | None] | None) -> str:
+    """Steps between damage and first failed check: `12`, `<=87`, `-`."""
+    if latency is None or latency[1] is None:
+        return "-"
+    return str(latency[1]) if latency[0] == latency[1] else f"<={latency[1]}"
+
+
+def _annotation(incident: dict[str, Any]) -> Annotation:
+    breach, seen = incident["breach"], incident["seen"]
+    where = f"slots {ranges(incident['slots'], limit=4)}, pages {ranges(incident['pages'], limit=4)}"
+    when = f"breach at step {breach['step']}" if breach else f"seen at step {seen['step']}" if seen else ""
+    return Annotation(
+        level="error", title=f"{incident['kind']} {incident['name']}", message=f"{where}; {when}"
+    )
+
+
+def _status(report: Report) -> str:
+    coverage, summary = report["coverage"], report["summary"]
+    if report["status"] == "fail":
+        if summary["rids"]:
+            readers = plural(len(summary["rids"]), "request")
+            return f"{readers} read damaged slots; what they produced is suspect: {names(summary['rids'])}"
+        if summary["slots"] or report["digest_mismatches"]:
+            return "damaged slots were found; no request was seen to read them"
+        if report["incidents"]:
+            return "the rules of ownership were broken; no slot is damaged yet"
+        return "the server's canary has less room than these steps need"
+    if report["status"] == "incomplete":
+        return "no fault found in what was checked; see `missing`"
+    if coverage["not_checked"]:
+        return "no fault found in what was checked; see `not checked`"
+    return "clean: everything that was asked was checked, nothing failed"
+
+
+def _notes(report: Report) -> list[tuple[str, str]]:
+    notes = []
+    message = next((i["server_message"] for i in report["capacity_violations"] if i["server_message"]), None)
+    if message:
+        notes.append(("why", message))
+    elif report["coverage"]["server_skipped_steps"]:
+        notes.append(("why", "the server skips verification of such a step and only warns"))
+    notes += [("next", hint) for hint in report["hints"]]
+    return notes
+
+
+def verdict(report: Report) -> dict[str, object]:
+    """Keys of the last line, in their order."""
+    coverage, summary = report["coverage"], report["summary"]
+    keys: dict[str, object] = {
+        "incidents": summary["incidents"],
+        "slots": summary["slots"],
+        "checked": coverage["entries"],
+        "skipped": coverage["entries_skipped"],
+    }
+    if summary["capacity_violations"]:
+        keys["capacity"] = summary["capacity_violations"]
+    if coverage["not_checked"]:
+        keys["unchecked"] = ",".join(gap["check"] for gap in coverage["not_checked"])
+    if coverage["limited"]:
+        keys["limited"] = ",".join(f"{key}:{value}" for key, value in coverage["limited"].items())
+    if coverage["bad_lines"]:
+        keys["bad_lines"] = len(coverage["bad_lines"])
+    if coverage["gaps"]:
+        keys["gaps"] = len(coverage["gaps"])
+    return keys
