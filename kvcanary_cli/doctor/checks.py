@@ -18,13 +18,17 @@ from typing import Any
 from kvcanary_cli import settings
 from kvcanary_cli.doctor.facts import FAIL, OK, SKIP, WARN, Row
 from kvcanary_cli.errors import InputError, MissingError, UsageError, nearest
-from kvcanary_cli.report.text import count, name, names
+from kvcanary_cli.exits import Exit
+from kvcanary_cli.report.text import count, name
 from kvcanary_cli.runtime.devices import DeviceChoice, is_importable
 
 BACKENDS = {"reference": ("numpy",), "numba": ("numpy", "numba"), "triton": ("numpy", "torch", "triton")}
 """Backends and the packages each one imports."""
 
 TIMEOUT_SECONDS = 900
+
+MAX_FAILURES = 3
+"""Differing vectors that a row names; the JSON has all."""
 
 PACKAGED_VECTORS = Path(__file__).parent.parent / "kernels" / "vectors"
 
@@ -94,7 +98,10 @@ def vectors_folder(asked: str | None) -> Path:
 def run_all(
     folder: Path, backends: Sequence[str], choice: DeviceChoice
 ) -> tuple[list[VectorRun], CompileRun | None]:
-    """Run the backends and, where Triton is among them, the compile check; two processes at a time."""
+    """Run the backends and, where Triton is among them, the compile check; two processes at a time.
+
+    Raises: InputError for a file in the folder that is no vector.
+    """
     with ThreadPoolExecutor(max_workers=2) as pool:
         # the slowest first, so that it overlaps with all others
         order = sorted(backends, key=lambda backend: backend != "triton")
@@ -107,7 +114,7 @@ def _run_vectors(folder: Path, backend: str, choice: DeviceChoice) -> VectorRun:
     device = "cpu"
     if backend == "triton":
         device = choice.label if choice.kind == "cuda" else "interpreter"
-    records, error = _run_module(
+    records, error, code = _run_module(
         "kvcanary_cli.kernels.vectors",
         str(folder.resolve()),
         backend,
@@ -116,6 +123,8 @@ def _run_vectors(folder: Path, backend: str, choice: DeviceChoice) -> VectorRun:
             gpu_index=choice.index if device.startswith("cuda") else None,
         ),
     )
+    if code == Exit.USAGE:
+        raise InputError(error)
     if not records:
         return VectorRun(backend=backend, device=device, error=error)
     last = records[-1]
@@ -130,7 +139,7 @@ def _run_vectors(folder: Path, backend: str, choice: DeviceChoice) -> VectorRun:
 
 def _run_compile() -> CompileRun:
     environment = settings.child_environment(interpret=False)
-    records, error = _run_module("kvcanary_cli.kernels.compile_check", environment=environment)
+    records, error, _ = _run_module("kvcanary_cli.kernels.compile_check", environment=environment)
     errors = [f"{r['kernel']} for {r['target']}: {_one_line(r['error'])}" for r in records if not r["ok"]]
     if not records:
         errors = [error]
@@ -143,8 +152,8 @@ def _run_compile() -> CompileRun:
 
 def _run_module(
     module: str, *arguments: str, environment: dict[str, str]
-) -> tuple[list[dict[str, Any]], str]:
-    """The JSON objects a module prints, and what to say if there are none."""
+) -> tuple[list[dict[str, Any]], str, int | None]:
+    """The JSON objects a module prints, what to say if there are none, and its exit code (None: stopped)."""
     # -P: a folder that happens to hold a numpy.py must not change what is checked
     command = [sys.executable, "-P", "-m", module, *arguments]
     try:
@@ -152,10 +161,11 @@ def _run_module(
             command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        return [], f"no result after {TIMEOUT_SECONDS} s"
+        return [], f"no result after {TIMEOUT_SECONDS} s", None
     records = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     said = done.stderr.strip().splitlines()
-    return records, _one_line(said[-1]) if said else f"ended with exit code {done.returncode}, no result"
+    error = _one_line(said[-1]) if said else f"ended with exit code {done.returncode}, no result"
+    return records, error, done.returncode
 
 
 def _one_line(value: object) -> str:
@@ -181,7 +191,9 @@ def _vector_row(run: VectorRun) -> Row:
     total = run.passed + run.failed
     text = f"{count(run.passed)} of {count(total)} vectors equal"
     if run.failed:
-        text += f"; differ: {names(run.failures, limit=5)}"
+        text += "; differ: " + "; ".join(run.failures[:MAX_FAILURES])
+        if len(run.failures) > MAX_FAILURES:
+            text += f"; ... {count(len(run.failures) - MAX_FAILURES)} more"
         return Row(name=label, status=FAIL, text=text, consequence=consequence)
     if total == 0:
         return Row(name=label, status=WARN, text="no vector fits", consequence="nothing was checked")

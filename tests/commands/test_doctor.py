@@ -135,6 +135,13 @@ def test_a_differing_vector_is_named_and_fails(capsys, machine, vectors):
     assert "status: FAIL   not in order: numba\n" in done.out
 
 
+def test_a_row_names_three_vectors_and_counts_the_rest(capsys, machine, vectors):
+    many = {"passed": 0, "failed": 5, "failures": [f"plan_{i}.npz: x" for i in range(5)]}
+    machine(ALL_GOOD | {"reference": many})
+    done = call(capsys, "doctor", "--vectors", str(vectors))
+    assert "differ: plan_0.npz: x; plan_1.npz: x; plan_2.npz: x; ... 2 more\n" in done.out
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
@@ -231,6 +238,13 @@ def test_folder_without_vectors(capsys, machine, tmp_path):
     )
 
 
+def test_a_file_that_is_no_vector_is_bad_input(vectors):
+    (vectors / "plan_000.npz").write_bytes(b"junk")
+    done = spawn("doctor", "--vectors", str(vectors), "--backend", "reference")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"error: {vectors}/plan_000.npz: the file is not a kernel vector")
+
+
 def test_a_compile_failure_names_kernel_and_target(capsys, machine, vectors):
     broken = {"kernel": "_verify_kernel", "target": "sm_90", "ok": False, "error": "no\nregisters"}
     machine(ALL_GOOD, compiled=[*COMPILED[:3], broken])
@@ -280,24 +294,26 @@ def test_cache_fallback_is_a_warning(monkeypatch):
     assert (row.status, row.text) == ("WARN", "a can't be written, code is kept in b")
 
 
-def test_real_processes_agree_on_packaged_vectors(tmp_path):
+@pytest.mark.parametrize("backend", ["reference", "numba", "triton"])
+def test_real_processes_agree_with_recorded_vectors(tmp_path, backend):
     for vector in ("plan_000", "scatter_000", "verify_000", "write_000"):
         shutil.copy(ROOT / "tests" / "golden" / f"{vector}.npz", tmp_path)
-    argv = [
-        "doctor",
-        "--vectors",
-        str(tmp_path),
-        "--backend",
-        "reference",
-        "--backend",
-        "numba",
-        "--format",
-        "json",
-    ]
-    done = spawn(*argv)
+    done = spawn(
+        "doctor", "--vectors", str(tmp_path), "--backend", backend, "--device", "cpu", "--format", "json"
+    )
     assert (done.code, done.err) == (0, "")
-    report = json.loads(done.out)
-    assert {name: (run["passed"], run["failed"]) for name, run in report["vectors"].items()} == {
-        "reference": (4, 0),
-        "numba": (4, 0),
-    }
+    run = json.loads(done.out)["vectors"][backend]
+    assert (run["passed"], run["failed"], run["failures"]) == (4, 0, [])
+
+
+def test_a_vector_that_differs_is_found_by_a_real_process(tmp_path):
+    import numpy as np
+
+    with np.load(ROOT / "tests" / "golden" / "plan_000.npz") as content:
+        arrays = dict(content)
+    name = next(name for name in sorted(arrays) if name.startswith("out_") and arrays[name].size)
+    arrays[name] = arrays[name] + 1
+    np.savez(tmp_path / "plan_000.npz", **arrays)
+    done = spawn("doctor", "--vectors", str(tmp_path), "--backend", "reference")
+    assert done.code == 1
+    assert "0 of 1 vectors equal; differ: plan_000.npz: " in done.out
