@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from kvcanary_cli.kernels.consts import BIT_CHAIN_HASH, BIT_WRITE_POSITION
 from kvcanary_cli.ledger.records import Breach, SlotFacts, Writer
@@ -146,7 +147,7 @@ def _breaches_by_line(breaches: list[Breach]) -> dict[int, list[int]]:
 
 def _join_breaches(union: _Union, breaches: list[Breach], by_slot: dict[tuple[str, int], list[int]]) -> None:
     for same_slot in by_slot.values():
-        for first, second in zip(same_slot, same_slot[1:], strict=False):
+        for first, second in pairwise(same_slot):
             union.join(first, second)
     last_of: dict[tuple[object, ...], int] = {}
     for i, breach in enumerate(breaches):

@@ -54,7 +54,8 @@ def address_mixup(case: Case, context: Context) -> Opinion | None:
     if found is None or case.breach("alloc-held", "free-unheld", "row-names-released") is not None:
         return None
     breach, delta = found
-    text = f"{breach.actor} writes {span(breach)}, {delta:+d} slots from its row's entry; no ownership event explains it"
+    text = f"{breach.actor} writes {span(breach)}, {delta:+d} slots from its row's entry; nothing that was recorded"
+    text += " explains that address"
     return fits("K12", Strength.STRONG, ("outside-row", text), rank=30, writer=breach.actor)
 
 
