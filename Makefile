@@ -4,6 +4,8 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+# two cores are enough for the suite; more than four would compile the same Numba code more often than they save
+WORKERS ?= -n auto --maxprocesses 4
 BIN := $(VENV)/bin
 RUN := $(VENV)/.made-run
 DEV := $(VENV)/.made-dev
@@ -27,7 +29,7 @@ demo: $(RUN)
 	@scripts/demo $(BIN)/kvcanary
 
 test: lint
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
 
 test-slow: $(DEV)
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
