@@ -37,6 +37,8 @@ class RunRequest:
     skip_bad_lines: bool = False
     seed: int = 0
     no_tokens: bool = False
+    history: tuple[str, int] | None = None
+    expect: str | None = None
 
 
 def run_command(request: RunRequest, progress: Progress) -> Report:
@@ -44,6 +46,7 @@ def run_command(request: RunRequest, progress: Progress) -> Report:
     device = pick_device(request.device)
     cache_note = prepare_backend(device)
     # deferred until the device is known: numba on a CPU, torch and triton on a GPU
+    from kvcanary_cli.faults.answers import read_answers
     from kvcanary_cli.replay.run import run_replay
     from kvcanary_cli.replay.source import open_source
     from kvcanary_cli.report.replay import build_replay
@@ -68,6 +71,7 @@ def run_command(request: RunRequest, progress: Progress) -> Report:
             on_progress=lambda step, entries, findings: progress.update(step, None, entries, findings),
             should_stop=lambda: stop.requested,
         )
+        answers = read_answers(request.expect) if request.expect is not None else None
         reason = "; ".join(text for text in (device.reason, cache_note) if text)
         return build_replay(
             result,
@@ -82,6 +86,7 @@ def run_command(request: RunRequest, progress: Progress) -> Report:
             },
             seconds=time.monotonic() - started,
             no_tokens=request.no_tokens,
+            answers=answers,
         )
 
 
@@ -112,6 +117,7 @@ def replay_options(request: RunRequest, device: DeviceChoice) -> ReplayOptions:
         stop_on_violation=request.stop_on_violation,
         required=_required(request.require),
         threads=request.threads,
+        history=request.history,
     )
 
 

@@ -74,6 +74,22 @@ def replay(
             "--skip-bad-lines", help="Go on after lines that can't be read; the run can't pass then."
         ),
     ] = False,
+    incident: Annotated[
+        int | None, typer.Option("--incident", metavar="N", min=1, help="Show incident N in full.")
+    ] = None,
+    slot: Annotated[
+        int | None, typer.Option("--slot", metavar="N", min=0, help="With --history: the slot to follow.")
+    ] = None,
+    group: Annotated[str, typer.Option("--group", metavar="full|swa", help="Group of --slot.")] = "full",
+    history: Annotated[bool, typer.Option("--history", help="Print every event of --slot in order.")] = False,
+    slots: Annotated[bool, typer.Option("--slots", help="Print the table of corrupted slots.")] = False,
+    heatmap: Annotated[bool, typer.Option("--heatmap", help="Print a map of the pool.")] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="Print every row of long tables.")] = False,
+    shadows: Annotated[bool, typer.Option("--shadows", help="List shadow slots too.")] = False,
+    expect: Annotated[
+        str | None,
+        typer.Option("--expect", metavar="FILE", help="Compare what is found with an answer sheet."),
+    ] = None,
     seed: SeedOption = 0,
     output_format: FormatOption = Format.text,
     output: OutputOption = None,
@@ -100,7 +116,7 @@ def replay(
     )
     # deferred: numba takes a second to import, --help must not pay for it
     from kvcanary_cli.commands._replay_run import RunRequest, run_command
-    from kvcanary_cli.report.replay import render_replay
+    from kvcanary_cli.report.replay_views import View, renderer
 
     request = RunRequest(
         path=trace,
@@ -118,10 +134,22 @@ def replay(
         skip_bad_lines=skip_bad_lines,
         seed=seed,
         no_tokens=no_tokens,
+        history=(group, slot) if history and slot is not None else None,
+        expect=expect,
     )
+    view = View(
+        incident=incident,
+        slot=slot,
+        history=history,
+        slots=slots,
+        heatmap=heatmap,
+        show_all=show_all,
+        shadows=shadows,
+    )
+    view.check()
     progress = start_progress("replay", options, no_progress=no_progress)
     try:
         report = run_command(request, progress)
     finally:
         progress.close()
-    emit(report, render_replay, options)
+    emit(report, renderer(report, view), options)

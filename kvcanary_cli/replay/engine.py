@@ -15,6 +15,7 @@ from kvcanary_cli.replay.capacities import CapacityViolation, Demand, Limits, ch
 from kvcanary_cli.replay.digests import DigestMismatch, Digests
 from kvcanary_cli.replay.forwards import DecodedForward, decode_forward
 from kvcanary_cli.replay.gaps import Unjudged, judge_batch, unjudged_entries
+from kvcanary_cli.replay.history import SlotHistory
 from kvcanary_cli.replay.state import RunState
 from kvcanary_cli.replay.violations import ViolationBatch, collect_forward, collect_sweep
 from kvcanary_cli.runtime.base import Runtime
@@ -65,6 +66,7 @@ class Replay:
         path: name of the trace, for messages.
         sweep_interval: forwards between sweeps of the prefix cache; 0: only at `sweep` events.
         on_violations: called with each batch of violations as it appears.
+        history: follows one slot through everything.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Replay:
         path: str,
         sweep_interval: int = 0,
         on_violations: Callable[[ViolationBatch], None],
+        history: SlotHistory | None = None,
     ) -> None:
         self.runtime = runtime
         self.state = state
@@ -89,6 +92,7 @@ class Replay:
         self.digest_mismatches: list[DigestMismatch] = []
         self.digests = Digests()
         self._emit = on_violations
+        self._history = history
         self._handlers: dict[type, Callable[[int, Any], None]] = {
             ev.Bind: self._bind,
             ev.Unbind: lambda _, event: rows.unbind(state, event),
@@ -123,6 +127,8 @@ class Replay:
         if kind is not ev.Forward:
             self.totals.kinds.add(kind)
             self.ledger.event(max(0, self.step), line, event)
+            if self._history is not None:
+                self._history.event(max(0, self.step), line, event)
         handler = self._handlers.get(kind)
         if handler is not None:
             handler(line, event)
@@ -143,7 +149,10 @@ class Replay:
                 continue
             self.runtime.sweep(group.kind, call)
             self.totals.entries += call.slots.size * len(self.runtime.layout.halves)
-            self._report(collect_sweep(self.runtime, self.step, call))
+            batch = self._judged(collect_sweep(self.runtime, self.step, call))
+            self._report(batch)
+            if self._history is not None and self._history.group == group.kind:
+                self._history.sweep(self.step, bool((call.slots == self._history.slot).any()), batch)
 
     def _window_sweep(self, call: SweepCall) -> SweepCall:
         """Cache entries that still have a window slot."""
@@ -185,7 +194,10 @@ class Replay:
         lost = unjudged_entries(self.state, self.runtime, call) if self.state.has_gap else Unjudged()
         self.runtime.forward(call)
         self.totals.unjudged += 2 * len(self.runtime.layout.halves) * lost.entries
-        self._report(collect_forward(self.runtime, self.state, step, call))
+        batch = self._judged(collect_forward(self.runtime, self.state, step, call))
+        self._report(batch)
+        if self._history is not None:
+            self._history.forward(step, decoded, batch)
         self.ledger.forward_done(step, decoded)
         self._mark_written(call.slots)
         if self.sweep_interval and self.totals.steps % self.sweep_interval == 0:
@@ -203,13 +215,15 @@ class Replay:
             for group in self.runtime.layout.groups:
                 self.state.mark_known(group.kind, self.runtime.in_group(group, slots))
 
-    def _report(self, batch: ViolationBatch | None) -> None:
-        if batch is None:
-            return
-        if self.state.has_gap:
+    def _judged(self, batch: ViolationBatch | None) -> ViolationBatch | None:
+        """The violations that stand after a gap; None when there are none."""
+        if batch is not None and self.state.has_gap:
             batch = judge_batch(self.state, batch)
-        self.totals.violations += len(batch) + batch.lost
-        if len(batch) or batch.lost:
+        return batch if batch is not None and (len(batch) or batch.lost) else None
+
+    def _report(self, batch: ViolationBatch | None) -> None:
+        if batch is not None:
+            self.totals.violations += len(batch) + batch.lost
             self._emit(batch)
 
     def _gap(self, line: int, event: ev.Gap) -> None:

@@ -25,6 +25,7 @@ class ReplayOptions:
         stop_on_violation: stop after the forward with the first finding.
         required: checks without which the run is incomplete.
         threads: threads of the CPU backend; None: all cores.
+        history: (group, slot) whose every event is kept.
     """
 
     device: DeviceChoice
@@ -37,3 +38,4 @@ class ReplayOptions:
     stop_on_violation: bool = False
     required: tuple[str, ...] = ()
     threads: int | None = None
+    history: tuple[str, int] | None = None

@@ -11,6 +11,7 @@ from kvcanary_cli.replay.capacities import CapacityViolation, Limits, ring_satur
 from kvcanary_cli.replay.diagnose import diagnose
 from kvcanary_cli.replay.digests import DigestMismatch
 from kvcanary_cli.replay.engine import Replay, Totals
+from kvcanary_cli.replay.history import SlotHistory
 from kvcanary_cli.replay.incidents import Incident
 from kvcanary_cli.replay.options import ReplayOptions
 from kvcanary_cli.replay.rules import Context
@@ -44,6 +45,7 @@ class ReplayResult:
         last_line: line of the last event applied.
         has_expectations: whether any forward carried expected input tokens.
         began_unknown: whether the recording began in a running engine.
+        history: what happened to the slot that was asked for.
     """
 
     layout: Layout
@@ -58,6 +60,7 @@ class ReplayResult:
     checks_tokens: bool
     has_expectations: bool
     began_unknown: bool = False
+    history: SlotHistory | None = None
     limited: dict[str, int] = field(default_factory=dict)
     stopped: str | None = None
     last_line: int = 0
@@ -105,8 +108,16 @@ def run_replay(
         on_violations(batch)
 
     limits = merge_limits(options.limits, header)
+    history = SlotHistory(*options.history, state, ledger) if options.history is not None else None
     replay = Replay(
-        runtime, state, ledger, limits, path=path, sweep_interval=options.sweep_interval, on_violations=take
+        runtime,
+        state,
+        ledger,
+        limits,
+        path=path,
+        sweep_interval=options.sweep_interval,
+        on_violations=take,
+        history=history,
     )
     began_unknown = header.state == "unknown" or header.continues is not None
     if began_unknown:
@@ -132,6 +143,7 @@ def run_replay(
         checks_tokens=state.expected.is_used,
         has_expectations=replay.totals.expectations > 0,
         began_unknown=began_unknown,
+        history=history,
         limited=limited,
         stopped=stopped,
         last_line=last_line,

@@ -6,11 +6,14 @@ from dataclasses import asdict
 from typing import Any
 
 from kvcanary_cli.exits import Exit
+from kvcanary_cli.faults.answers import AnswerSheet
 from kvcanary_cli.replay.incidents import Strength
 from kvcanary_cli.replay.options import ReplayOptions
 from kvcanary_cli.replay.run import ReplayResult, checks_made
+from kvcanary_cli.report.expectation import build_expectation
 from kvcanary_cli.report.frame import Report, base_report, finish
 from kvcanary_cli.report.incidents import incident_json, merged_ranges, violation_json
+from kvcanary_cli.report.pool_map import heatmap, neighbourhood
 from kvcanary_cli.report.replay_text import render_replay
 from kvcanary_cli.report.text import count, plural
 
@@ -27,6 +30,7 @@ def build_replay(
     backend: dict[str, Any],
     seconds: float,
     no_tokens: bool = False,
+    answers: AnswerSheet | None = None,
 ) -> Report:
     """The report of one replay.
 
@@ -35,6 +39,7 @@ def build_replay(
         bad_lines: line numbers that were skipped.
         truncated: line in which the trace ends, if it ends inside one.
         no_tokens: leave token ids out.
+        answers: what was planted, to compare with what was found.
     """
     layout = result.layout
     report = base_report(
@@ -50,7 +55,10 @@ def build_replay(
         packages=("torch", "triton") if backend["name"] == "triton" else ("numba",),
     )
     incidents = [
-        incident_json(incident, number, layout.page_size, no_tokens=no_tokens)
+        {
+            **incident_json(incident, number, layout.page_size, no_tokens=no_tokens),
+            "neighbourhood": neighbourhood(result, incident),
+        }
         for number, incident in enumerate(result.incidents, 1)
     ]
     report["coverage"] = _coverage(result, options, bad_lines, truncated)
@@ -62,6 +70,9 @@ def build_replay(
     report["violation_total"] = result.stories.total
     report["violation_log_rows"] = result.stories.ring_capacity
     report["memory_bytes"] = layout.memory_bytes()
+    report["heatmap"] = heatmap(result)
+    report["history"] = _history(result)
+    report["expectation"] = build_expectation(answers, report) if answers is not None else None
     report["hints"] = _hints(result, source["path"])
     report["timing"] = {"seconds": round(seconds, 3)}
     return finish(report, *_codes(report, result))
@@ -69,7 +80,9 @@ def build_replay(
 
 def _codes(report: Report, result: ReplayResult) -> list[Exit]:
     codes = [Exit.PASS]
-    if report["incidents"] or report["capacity_violations"] or report["digest_mismatches"]:
+    if report["expectation"] is not None:
+        codes.append(Exit.PASS if report["expectation"]["is_met"] else Exit.FINDINGS)
+    elif report["incidents"] or report["capacity_violations"] or report["digest_mismatches"]:
         codes.append(Exit.FINDINGS)
     if report["coverage"]["incomplete"]:
         codes.append(Exit.INCOMPLETE)
@@ -140,6 +153,18 @@ def _ledger(result: ReplayResult) -> dict[str, Any]:
         "breaches": counts["breaches"],
         "not_judged": [f"{what}: {why}" for what, why in pairs],
     }
+
+
+def _history(result: ReplayResult) -> dict[str, Any] | None:
+    history = result.history
+    if history is None:
+        return None
+    moments = [
+        {"step": m.step, "event": m.line, "what": m.what, "who": m.who, "epoch": m.epoch, "text": m.text}
+        for m in history.moments
+    ]
+    page = history.slot // result.layout.page_size
+    return {"slot": history.slot, "group": history.group, "page": page, "moments": moments}
 
 
 def _incomplete(

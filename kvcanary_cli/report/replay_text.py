@@ -12,12 +12,13 @@ MAX_ROWS = 50  # rows of a table before the rest is a count; totals are always t
 RIGHT: Literal["right"] = "right"
 
 
-def render_replay(report: Report) -> Sections:
-    """Text of a replay report."""
+def render_replay(report: Report, *, show_all: bool = False) -> Sections:
+    """Text of a replay report; `show_all` prints every row of its tables."""
+    most = len(report["incidents"]) if show_all else MAX_ROWS
     body: list[str | Table] = [*_coverage_lines(report), ""]
     body += _capacity_table(report["capacity_violations"])
     body += _digest_table(report["digest_mismatches"])
-    body += incident_table(report)
+    body += incident_table(report, most)
     while body and body[-1] == "":
         body.pop()
     return Sections(
@@ -163,7 +164,7 @@ def _digest_table(found: list[dict[str, Any]]) -> list[str | Table]:
     return [title, "", Table(columns, rows), ""]
 
 
-def incident_table(report: Report) -> list[str | Table]:
+def incident_table(report: Report, most: int = MAX_ROWS) -> list[str | Table]:
     """One row an incident, in the order of the earliest thing known of each."""
     incidents = report["incidents"]
     if not incidents:
@@ -182,10 +183,10 @@ def incident_table(report: Report) -> list[str | Table]:
         Column("SEEN", RIGHT),
         Column("LATENCY", RIGHT),
     ]
-    rows = [_incident_row(incident) for incident in incidents[:MAX_ROWS]]
+    rows = [_incident_row(incident) for incident in incidents[:most]]
     extra = []
-    if len(incidents) > MAX_ROWS:
-        extra.append(f"... {count(len(incidents) - MAX_ROWS)} more incidents (--all, or --format json)")
+    if len(incidents) > most:
+        extra.append(f"... {count(len(incidents) - most)} more incidents (--all, or --format json)")
     if summary["violations"] > report["violation_log_rows"]:
         kept, total = count(report["violation_log_rows"]), count(summary["violations"])
         extra.append(f"the log keeps {kept} of {total} violations in full (--ring); counts are exact")
@@ -223,6 +224,8 @@ def _annotation(incident: dict[str, Any]) -> Annotation:
 
 def _status(report: Report) -> str:
     coverage, summary = report["coverage"], report["summary"]
+    if report["expectation"] is not None:
+        return _expectation_status(report["expectation"])
     if report["status"] == "fail":
         if summary["rids"]:
             readers = plural(len(summary["rids"]), "request")
@@ -237,6 +240,15 @@ def _status(report: Report) -> str:
     if coverage["not_checked"]:
         return "no fault found in what was checked; see `not checked`"
     return "clean: everything that was asked was checked, nothing failed"
+
+
+def _expectation_status(expectation: dict[str, Any]) -> str:
+    planted = plural(expectation["planted"], "planted fault")
+    found, named = count(expectation["found"]), count(expectation["named_right"])
+    wrong = (
+        "" if expectation["is_met"] else f"; {count(expectation['not_planted'])} reported that nobody planted"
+    )
+    return f"of {planted} {found} found, {named} named right{wrong}"
 
 
 def _notes(report: Report) -> list[tuple[str, str]]:
