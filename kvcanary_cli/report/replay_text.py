@@ -81,13 +81,13 @@ def _server_lines(report: Report) -> list[str]:
     if not blind:
         return []
     planned = report["coverage"]["entries_planned"]
-    unseen = 2 * sum(found["need"] for found in blind)
+    seen = max(planned - 2 * sum(found["need"] for found in blind), 0)
     worst = max(blind, key=lambda found: found["need"])
     steps = ranges(_joined(report["coverage"]["server_skipped_steps"]), limit=4)
     return [
-        f"  server     {max(planned - unseen, 0):>13,} of these entries ({percent(max(planned - unseen, 0), planned)}): "
-        f"it skips steps {steps} whole",
-        f"             C4 verify-blackout: up to {count(worst['need'])} entries asked, capacity {count(worst['limit'])}",
+        f"  server     {seen:>13,} of these entries ({percent(seen, planned)}): it skips steps {steps} whole",
+        f"             C4 verify-blackout: up to {count(worst['need'])} entries asked, "
+        f"capacity {count(worst['limit'])}",
     ]
 
 

@@ -46,7 +46,8 @@ def wrong_input_token(case: Case, context: Context) -> Opinion | None:
         return None
     story = stories[0]
     if story.bits & BIT_WRITE_TOKEN:
-        text = f"request {story.first.rid} was given token {story.first.stored['token']}, expected {story.first.expected['token']}"
+        given, expected = story.first.stored["token"], story.first.expected["token"]
+        text = f"request {story.first.rid} was given token {given}, expected {expected}"
         return fits("K18", Strength.CERTAIN, ("write-token", text), rank=15)
     if not _is_as_written(story):
         return rejected("K18", "stamp-differs", "the stamp does not hold the token that was written")

@@ -83,7 +83,8 @@ def dtype_scale(case: Case, context: Context) -> Opinion | None:
     breach = case.breach("dtype-mismatch")
     if breach is None:
         return None
-    text = f"declared: {breach.facts.get('field')} is {breach.facts.get('declared')}, the pool has {breach.facts.get('pool')}"
+    facts = breach.facts
+    text = f"declared: {facts.get('field')} is {facts.get('declared')}, the pool has {facts.get('pool')}"
     return fits("K24", Strength.CERTAIN, ("dtype-mismatch", text), rank=15)
 
 
