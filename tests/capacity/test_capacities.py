@@ -58,6 +58,7 @@ def test_verify_entries_that_cannot_overflow(words, need):
     ("words", "options", "value", "need", "bound_by"),
     [
         (["--max-running-requests", "512"], {}, 512, 512, "--max-running-requests"),
+        (["--max-running-requests", "256"], {}, 256, 256, "--max-running-requests"),
         (
             ["--max-running-requests", "300", "--cuda-graph-max-bs-decode", "400"],
             {},

@@ -110,6 +110,11 @@ def test_args_file(tmp_path):
     assert found.values["--tp-size"].place.file == path
 
 
+def test_a_backslash_at_the_end_of_a_line_joins_words(tmp_path):
+    path = args_file(tmp_path, "--model-path my\\\nmodel --t\\\r\np 8\n")
+    assert values(read_args_file(path, TABLE)) == {"--model-path": "mymodel", "--tp-size": 8}
+
+
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [

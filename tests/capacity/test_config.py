@@ -172,6 +172,7 @@ def test_args_file_stands_between_config_and_command(tmp_path):
         make_request(config_path=path, args_file=launch, command=["--chunked-prefill-size", "1024"])
     )
     assert (low.prefill.chunk, low.prefill.max_tokens) == (2048, 4096)
+    assert low.inputs["model_path"].source == f"{path}: --model-path"
     assert (high.prefill.chunk, high.prefill.max_tokens) == (1024, 4096)
 
 

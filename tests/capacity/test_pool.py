@@ -84,6 +84,16 @@ def test_a_window_pool_that_follows_requests_must_be_stated(tmp_path):
     assert resolve(make_request(config_path=stated, command=CAPPED, gpu="H100")).window.tokens == 30_000
 
 
+@pytest.mark.parametrize(
+    "command",
+    [CAPPED[:2], CAPPED[2:], [*CAPPED, "--chunked-prefill-size", "-1"]],
+    ids=["radix", "no-limit", "unchunked"],
+)
+def test_a_window_pool_follows_the_full_one_otherwise(tmp_path, command):
+    path = write_config(tmp_path, "pool: {tokens: 100000, context_length: 4096}\nmodel: {window: 128}")
+    assert resolve(make_request(config_path=path, command=command, gpu="H100")).window.tokens == 80_000
+
+
 def test_a_window_pool_below_its_window(tmp_path):
     path = write_config(tmp_path, "pool: {tokens: 1000, context_length: 4096}\nmodel: {window: 1024}")
     with pytest.raises(
