@@ -22,43 +22,51 @@ from kvcanary_cli.output import Format, emit
 _YAML = (".yaml", ".yml")
 
 
+WordsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[CONFIG] [-- COMMAND...]", help="Config (YAML); launch command of the server."),
+]
+FromArgsOption = Annotated[
+    bool, typer.Option("--from-args", help="Read the launch command that stands after `--`.")
+]
+ArgsFileOption = Annotated[
+    str | None, typer.Option("--args-file", metavar="FILE", help="Read the launch command in FILE.")
+]
+ConfigOption = Annotated[
+    str | None, typer.Option("--config", metavar="FILE", help="Capacity config; launch flags win over it.")
+]
+PoolTokensOption = Annotated[
+    str | None,
+    typer.Option(
+        "--pool-tokens", metavar="N", help="Tokens of the KV pool, max_total_num_tokens; 400k is taken."
+    ),
+]
+ContextLengthOption = Annotated[
+    str | None, typer.Option("--context-length", metavar="N", help="Tokens that one request may have.")
+]
+GpuOption = Annotated[
+    str | None,
+    typer.Option("--gpu", metavar="NAME", help="GPU, such as H100: the server's defaults depend on it."),
+]
+GpuMemoryOption = Annotated[
+    str | None,
+    typer.Option("--gpu-memory", metavar="SIZE", help="Memory of the smallest GPU, in MiB or as 80GiB."),
+]
+VersionOption = Annotated[
+    str, typer.Option("--sglang-version", metavar="V", help="Release whose defaults hold.")
+]
+
+
 def check_capacities(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[CONFIG] [-- COMMAND...]", help="Config (YAML); launch command of the server."
-        ),
-    ] = None,
-    from_args: Annotated[
-        bool, typer.Option("--from-args", help="Read the launch command that stands after `--`.")
-    ] = False,
-    args_file: Annotated[
-        str | None, typer.Option("--args-file", metavar="FILE", help="Read the launch command in FILE.")
-    ] = None,
-    config: Annotated[
-        str | None,
-        typer.Option("--config", metavar="FILE", help="Capacity config; launch flags win over it."),
-    ] = None,
-    pool_tokens: Annotated[
-        str | None,
-        typer.Option(
-            "--pool-tokens", metavar="N", help="Tokens of the KV pool, max_total_num_tokens; 400k is taken."
-        ),
-    ] = None,
-    context_length: Annotated[
-        str | None, typer.Option("--context-length", metavar="N", help="Tokens that one request may have.")
-    ] = None,
-    gpu: Annotated[
-        str | None,
-        typer.Option("--gpu", metavar="NAME", help="GPU, such as H100: the server's defaults depend on it."),
-    ] = None,
-    gpu_memory: Annotated[
-        str | None,
-        typer.Option("--gpu-memory", metavar="SIZE", help="Memory of the smallest GPU, in MiB or as 80GiB."),
-    ] = None,
-    sglang_version: Annotated[
-        str, typer.Option("--sglang-version", metavar="V", help="Release whose defaults hold.")
-    ] = "0.5.23",
+    words: WordsArgument = None,
+    from_args: FromArgsOption = False,
+    args_file: ArgsFileOption = None,
+    config: ConfigOption = None,
+    pool_tokens: PoolTokensOption = None,
+    context_length: ContextLengthOption = None,
+    gpu: GpuOption = None,
+    gpu_memory: GpuMemoryOption = None,
+    sglang_version: VersionOption = "0.5.23",
     output_format: FormatOption = Format.text,
     output: OutputOption = None,
     quiet: QuietOption = False,
