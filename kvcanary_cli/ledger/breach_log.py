@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
+from kvcanary_cli.ledger import columns as c
 from kvcanary_cli.ledger.names import Names
 from kvcanary_cli.ledger.records import Breach, IntArray
 from kvcanary_cli.ledger.slot_table import SlotTable
@@ -16,12 +17,17 @@ Where = tuple[int, int]  # step, line
 class BreachLog:
     """Breaches in order of discovery.
 
-    The same rule, actor, row and slots in the same epoch is the same breach: it is counted in `facts["repeats"]`.
+    The same rule, actor, row and slots in the same epoch are the same breach: it is counted in `facts["repeats"]`.
+
+    Args:
+        names: of all holders.
+        unjudged: rules that this trace can't be judged by; their breaches are dropped.
     """
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Names, unjudged: Collection[str] = ()) -> None:
         self.breaches: list[Breach] = []
-        self._names = names
+        self.names = names
+        self._unjudged = frozenset(unjudged)
         self._known: dict[tuple[object, ...], Breach] = {}
 
     def add(
@@ -29,19 +35,27 @@ class BreachLog:
         rule: str,
         where: Where,
         table: SlotTable,
-        slots: Iterable[int],
+        slots: Iterable[int] | IntArray,
         *,
         actor: str | None = None,
         victims: Iterable[str] = (),
         row: int | None = None,
         positions: tuple[int, int] | None = None,
-        **facts: object,
-    ) -> Breach:
-        """Record a breach; returns it, or the earlier one that it repeats."""
-        array: IntArray = np.unique(np.fromiter(slots, np.int64))
+        facts: dict[str, object] | None = None,
+        once_for: object = None,
+    ) -> Breach | None:
+        """Record a breach; returns it or the earlier one that it repeats, None if the rule is not judged.
+
+        `once_for` takes the place of row, slots and epoch where a breach lasts although its slots change.
+        """
+        if rule in self._unjudged:
+            return None
+        array: IntArray = np.unique(
+            np.asarray(slots if isinstance(slots, np.ndarray) else list(slots), np.int64)
+        )
         first = int(array[0]) if array.size else -1
-        epoch = int(table.slots[first, 0]) if 0 <= first < table.num_slots else 0
-        key = (rule, table.kind, actor, row, epoch, array.tobytes())
+        epoch = int(table.slots[first, c.EPOCH]) if 0 <= first < table.num_slots else 0
+        key = (rule, table.kind, actor, *((row, epoch, array.tobytes()) if once_for is None else (once_for,)))
         if key in self._known:
             known = self._known[key]
             self.repeat(known)
@@ -56,7 +70,7 @@ class BreachLog:
             victims=tuple(dict.fromkeys(name for name in victims if name != actor)),
             row=row,
             positions=positions,
-            facts={**facts, "repeats": 0},
+            facts={**(facts or {}), "repeats": 0},
         )
         self._known[key] = breach
         self.breaches.append(breach)

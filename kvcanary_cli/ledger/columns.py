@@ -4,26 +4,27 @@ All start as zeros, so that slots nobody touches cost no memory: names are numbe
 lines are 1-based, and a mark with line 0 was never set.
 """
 
-# a slot
+# a slot; three cache lines: what most events touch, marks, writers
 EPOCH = 0
 FIRST = 1  # first holder cell
 NUM = 2  # holder cells
 SEEN_GAP = 3  # gap count up to which the row was brought up to date
 FLAGS = 4
-TOKEN = 5
-PUBLISHED_TOKEN = 6
-PUBLISHED_KEY = 7  # number of the key's parts, 0: none given
+SEEN = 5  # number of the call that named the slot last
+PUBLISHED_KEY = 6  # number of the key's parts, 0: none given
+DUBIOUS_COUNT = 7  # releases that let the allocator hand it out once too often
 ALLOC_STEP, ALLOC_LINE, ALLOC_BY, ALLOC_WHY = 8, 9, 10, 11
-RELEASE_STEP, RELEASE_LINE, RELEASE_BY, RELEASE_WHY = 12, 13, 14, 15
+TOKEN = 12
+PUBLISHED_TOKEN = 13
+CHECKED = 14  # last verify step + 1, as far as written back from rows
+MAPPED_BY = 15  # window slots: the full slot that maps here
 LEFT_STEP, LEFT_LINE, LEFT_BY, LEFT_WHY = 16, 17, 18, 19  # the last holder that gave it up
-DUBIOUS_STEP, DUBIOUS_LINE, DUBIOUS_BY, DUBIOUS_WHY, DUBIOUS_COUNT = 20, 21, 22, 23, 24
-PREVIOUS_EPOCH, PREVIOUS_HOLDER, PREVIOUS_FIRST, PREVIOUS_LAST = 25, 26, 27, 28
-BYTES_AT = 29  # six columns of the last byte writer, see WRITE_*
-STAMP_AT = 35  # and of the last stamp writer
-CHECKED = 41  # last verify step + 1, as far as written back from rows
-SEEN = 42  # number of the call that named the slot last
-MAPPED_BY = 43  # window slots: the full slot that maps here
-SLOT_COLUMNS = 44
+RELEASE_STEP, RELEASE_LINE, RELEASE_BY, RELEASE_WHY = 20, 21, 22, 23
+PREVIOUS_EPOCH, PREVIOUS_HOLDER, PREVIOUS_FIRST, PREVIOUS_LAST = 24, 25, 26, 27
+DUBIOUS_STEP, DUBIOUS_LINE, DUBIOUS_BY, DUBIOUS_WHY = 28, 29, 30, 31
+BYTES_AT = 32  # six columns of the last byte writer, see WRITE_*
+STAMP_AT = 38  # and of the last stamp writer
+SLOT_COLUMNS = 48
 
 # a last writer, relative to BYTES_AT or STAMP_AT
 WRITE_NAME, WRITE_STEP, WRITE_LINE, WRITE_HOW, WRITE_ID, WRITE_POSITION = range(6)
@@ -51,11 +52,24 @@ RELEASE_NAMES = ("", "free", "evict", "force", "unmap")
 CELL_NAME, CELL_STEP, CELL_LINE, CELL_HOW, CELL_EPOCH, CELL_PLACE, CELL_NEXT = range(7)
 CELL_COLUMNS = 7
 
+# a page-table row
+ROW_NAME = 0  # its request; NOBODY, or UNKNOWN after a gap
+ROW_FORMER = 1  # the request that had it before
+ROW_LENGTH = 2  # the request's length, -1 unknown
+ROW_EXTENT = 3  # columns mapped since the bind end here
+ROW_STRICT = 4  # 1: the last forward named how many tokens it keeps
+ROW_ACCEPTED, ROW_LENS, ROW_PREFIX = 5, 6, 7  # of the last forward
+ROW_SEEN = 8  # number of the call that named the row last
+ROW_CHECKED_STEP = 9  # step + 1 of the last forward that verified it
+ROW_CHECKED_TO = 10  # columns that it verified
+ROW_COLUMNS = 11
+
 # counters that compiled code shares
 FREE_HEAD, USED, NUM_FREE, CALLS, GAPS = range(5)
 NUM_COUNTERS = 5
 
 # names that have a number of their own
+UNKNOWN = -1
 NOBODY = 0
 CACHE_NAME = 1
 
@@ -65,3 +79,20 @@ IS_RESERVED = 2
 NOT_HELD = 4  # nobody holds it
 NOT_THEIRS = 8  # others hold it
 LISTED_TWICE = 16
+SHARED = 32  # the writer holds it, and others do
+OUT_OF_RANGE = 64
+OUTSIDE_ROW = 128
+SPILLED = 256
+LEFTOVER = 512  # it stood in the row before the request was bound
+WRITTEN_TWICE = 1024  # in one forward
+NO_WINDOW_SLOT = 2048  # in-window position that the map sends nowhere
+FOREIGN_WINDOW_SLOT = 4096  # the map sends it to a slot that another one took over
+UNWRITTEN = 8192
+OTHER_TOKEN = 16384
+OTHER_KEY = 32768
+
+# what a forward found wrong with a lane
+ROW_TWICE = 1
+POSITION_DRIFT = 2
+LENGTH_MISMATCH = 4
+LENGTH_JUMP = 8

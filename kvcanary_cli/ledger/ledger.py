@@ -5,22 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kvcanary_cli.ledger import columns as c
 from kvcanary_cli.ledger.breach_log import BreachLog
+from kvcanary_cli.ledger.facts import slot_facts
+from kvcanary_cli.ledger.judged import unjudged_rules
 from kvcanary_cli.ledger.names import Names
-from kvcanary_cli.ledger.records import CACHE, Breach, IntArray, SlotFacts
-from kvcanary_cli.ledger.slot_table import SlotTable
+from kvcanary_cli.ledger.ownership import Ownership
+from kvcanary_cli.ledger.records import Breach, End, IntArray, SlotFacts
+from kvcanary_cli.ledger.rows import Rows
+from kvcanary_cli.ledger.rules.holders import tree_names_released
+from kvcanary_cli.ledger.sharing import Sharing
+from kvcanary_cli.ledger.state import Truth, new_state
+from kvcanary_cli.ledger.transfers import Transfers
+from kvcanary_cli.ledger.windows import Windows
+from kvcanary_cli.ledger.writes import Writes
 from kvcanary_cli.runtime.page_table import PageTable
 from kvcanary_cli.trace import events as ev
 
 if TYPE_CHECKING:
     from kvcanary_cli.replay.forwards import DecodedForward
 
-Truth = Callable[[str, int, int], Any]
-
 
 class Ledger:
-    """Follows one trace; reads the replay's table, window map and expected tokens, and changes none of them.
+    """Follows one trace; reads the replay's page table, window map and known tokens, and changes none of them.
 
     Args:
         header: of the trace.
@@ -30,23 +36,39 @@ class Ledger:
     """
 
     def __init__(self, header: ev.Header, table: PageTable, swa_map: IntArray, truth: Truth) -> None:
-        self._names = Names()
-        kinds = [group.kind for group in header.groups]
-        page_size = header.pool.page_size
-        tables = {kind: SlotTable(kind, header.num_slots(kind), page_size, self._names) for kind in kinds}
-        # a lone group is the pool, whatever an event calls it
-        self._tables = {kind: tables.get(kind, tables[kinds[0]]) for kind in ("full", "swa")}
-        self._log = BreachLog(self._names)
+        self._unjudged = unjudged_rules(header)
+        self._log = BreachLog(Names(), self._unjudged)
+        self._state = new_state(header, table, swa_map, truth, self._log)
+        self._rows = Rows(self._state)
+        self._windows = Windows(self._state, self._rows)
+        self._sharing = Sharing(self._state, self._rows, self._windows)
+        self._transfers = Transfers(self._state, self._rows)
+        self._ownership = Ownership(self._state, self._rows, self._windows)
+        self._writes = Writes(self._state, self._rows, self._sharing, self._windows, self._transfers)
         self._events = 0
+        self._last_sweep = -1
         self._handlers: dict[type, Callable[[int, int, Any], None]] = {
-            ev.Alloc: self._alloc,
-            ev.Hold: self._hold,
-            ev.Share: self._share,
-            ev.Publish: self._publish,
-            ev.Free: self._free,
-            ev.Evict: self._evict,
+            ev.Bind: self._bind,
+            ev.Unbind: self._rows.unbind,
+            ev.Move: self._rows.move,
+            ev.End: self._end,
+            ev.Alloc: self._ownership.alloc,
+            ev.Hold: self._ownership.hold,
+            ev.Share: self._sharing.share,
+            ev.Publish: self._sharing.publish,
+            ev.Free: self._ownership.free,
+            ev.Evict: self._ownership.evict,
+            ev.Map: self._rows.map,
+            ev.SwaMap: self._windows.remap,
+            ev.Kv: self._writes.kv,
+            ev.Offload: self._transfers.offload,
+            ev.Reload: self._transfers.reload,
+            ev.Xfer: self._transfers.xfer,
+            ev.Sweep: self._sweep,
             ev.Gap: self._gap,
         }
+        if header.state == "unknown" or header.continues is not None:
+            self.begin_unknown()
 
     @property
     def breaches(self) -> list[Breach]:
@@ -61,74 +83,56 @@ class Ledger:
             handler(step, line, event)
 
     def forward(self, step: int, decoded: DecodedForward) -> None:
-        """Follow a forward, after it was decoded and before its kernels run."""
+        """Follow a forward, after it was decoded (which fills the table) and before its kernels run."""
         self._events += 1
+        self._writes.forward(step, decoded)
 
     def forward_done(self, step: int, decoded: DecodedForward) -> None:
-        """The kernels of a forward have run: what its rows read was checked."""
+        """The kernels of a forward have run: what its rows read was verified."""
+        self._writes.forward_done(step, decoded)
+
+    def begin_unknown(self) -> None:
+        """What happened before is unknown: the recorder was attached late, or lost something."""
+        for table in {id(table): table for table in self._state.tables.values()}.values():
+            table.lose_history()
+        self._rows.lose_history()
+        self._sharing.lose_history()
+        self._transfers.lose_history()
+        self._windows.lose_history()
+        self._state.ghosts.clear()
+
+    def swept(self, step: int) -> None:
+        """A sweep verified everything that the cache holds."""
+        self._last_sweep = step
 
     def slot(self, group: str, slot: int) -> SlotFacts:
-        """What is known of a slot now."""
-        table = self._tables[group]
-        table.refresh(slot)
-        flags = int(table.slots[slot, c.FLAGS])
-        holders = table.holders(slot)
-        return SlotFacts(
-            slot=slot,
-            group=table.kind,
-            epoch=int(table.slots[slot, c.EPOCH]),
-            known=not flags & c.IS_OPEN,
-            holders=holders,
-            allocated=table.allocated(slot),
-            released=table.released(slot),
-            given_up=table.given_up(slot),
-            previous=table.previous(slot),
-            byte_writer=table.writer(slot, c.BYTES_AT),
-            stamp_writer=table.writer(slot, c.STAMP_AT),
-            is_written=bool(flags & c.IS_WRITTEN),
-            published=any(holder.name == CACHE and holder.how == "publish" for holder in holders),
-            token=int(table.slots[slot, c.TOKEN]) if flags & c.HAS_TOKEN else None,
-            last_checked_step=None,
-        )
+        """What is known of a slot now; `group` as events name it."""
+        return slot_facts(self._state, self._rows, group, slot, self._last_sweep)
 
     def holder_names(self, group: str, slots: IntArray) -> list[tuple[str, ...]]:
         """Names of the holders of each slot, in the order in which they came."""
-        return [self._tables[group].holder_names(slot) for slot in slots.tolist()]
+        table = self._state.tables[group]
+        return [self._state.holder_names(table, (slot,)) for slot in slots.tolist()]
+
+    def ending(self, rid: str) -> End | None:
+        """How a request ended last; None while it did not."""
+        return self._state.ended.get(rid)
 
     def counts(self) -> dict[str, object]:
-        """Events followed and breaches found."""
-        return {"events": self._events, "breaches": len(self.breaches), "unjudged": {}}
+        """Events followed, breaches, and the rules that could not be judged with the missing kinds of event."""
+        return {"events": self._events, "breaches": len(self.breaches), "unjudged": self._unjudged}
 
-    def _alloc(self, step: int, line: int, event: ev.Alloc) -> None:
-        table, name = self._tables[event.group], self._names.number(event.to)
-        if table.allocate(event.slots, name, step, line):
-            table.allocate(event.slots, name, step, line, apply=True)
+    def _bind(self, step: int, line: int, event: ev.Bind) -> None:
+        self._rows.bind(step, line, event)
 
-    def _hold(self, step: int, line: int, event: ev.Hold) -> None:
-        self._join(step, line, event.to, event.slots, c.BY_HOLD)
+    def _end(self, step: int, line: int, event: ev.End) -> None:
+        self._rows.end(step, line, event)
+        self._sharing.forget(event.rid)
 
-    def _share(self, step: int, line: int, event: ev.Share) -> None:
-        self._join(step, line, event.rid, event.slots, c.BY_SHARE)
-
-    def _publish(self, step: int, line: int, event: ev.Publish) -> None:
-        self._join(step, line, CACHE, event.slots, c.BY_PUBLISH, event.at)
-
-    def _join(self, step: int, line: int, to: str, slots: IntArray, how: int, at: int = 0) -> None:
-        table, name = self._tables["full"], self._names.number(to)
-        if table.join(slots, name, step, line, how, at=at):
-            table.join(slots, name, step, line, how, at=at, apply=True)
-
-    def _free(self, step: int, line: int, event: ev.Free) -> None:
-        self._leave(step, line, event.group, event.by, event.slots, c.WHY_FREE)
-
-    def _evict(self, step: int, line: int, event: ev.Evict) -> None:
-        self._leave(step, line, event.group, CACHE, event.slots, c.WHY_EVICT)
-
-    def _leave(self, step: int, line: int, group: str, by: str, slots: IntArray, why: int) -> None:
-        table, name = self._tables[group], self._names.number(by)
-        if table.leave(slots, name, step, line, why):
-            table.leave(slots, name, step, line, why, apply=True)
+    def _sweep(self, step: int, line: int, event: ev.Sweep) -> None:
+        if self._state.ghosts:
+            tree_names_released(self._state, (step, line))
+        self.swept(step)
 
     def _gap(self, step: int, line: int, event: ev.Gap) -> None:
-        for table in {id(table): table for table in self._tables.values()}.values():
-            table.lose_history()
+        self.begin_unknown()

@@ -14,12 +14,14 @@ class Names:
 
     Attributes:
         acts_for: [>= number of names] int32; for a transfer the number of its request, else the name's own.
+        row_of: [>= number of names] int32; page-table row of each request that has one, else 0.
     """
 
     def __init__(self) -> None:
         self._numbers: dict[str | None, int] = {None: NOBODY, CACHE: CACHE_NAME}
         self._names: list[str | None] = [None, CACHE]
         self.acts_for: npt.NDArray[np.int32] = np.arange(64, dtype=np.int32)
+        self.row_of: npt.NDArray[np.int32] = np.zeros(64, np.int32)
 
     def number(self, name: str | None) -> int:
         """The number of a name; a new one is given a number."""
@@ -32,6 +34,7 @@ class Names:
                 grown = np.arange(2 * self.acts_for.size, dtype=np.int32)
                 grown[: self.acts_for.size] = self.acts_for
                 self.acts_for = grown
+                self.row_of = np.concatenate([self.row_of, np.zeros(self.row_of.size, np.int32)])
         return number
 
     def name(self, number: int) -> str | None:
