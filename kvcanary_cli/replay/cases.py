@@ -64,6 +64,15 @@ class Case:
         """The earliest breach of one of these rules."""
         return next((breach for breach in self.breaches if breach.rule in rules), None)
 
+    def before(self, breach: Breach, *rules: str) -> Breach | None:
+        """The earliest breach of one of these rules, if it came before `breach`."""
+        found = self.breach(*rules)
+        return found if found is not None and self.index(found) < self.index(breach) else None
+
+    def index(self, breach: Breach) -> int:
+        """Place of a breach of this case; by identity, because breaches hold arrays."""
+        return next(i for i, own in enumerate(self.breaches) if own is breach)
+
     def bits(self) -> int:
         """Every reason seen on damaged slots."""
         bits = 0

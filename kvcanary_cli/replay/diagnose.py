@@ -52,7 +52,7 @@ def diagnose(
 
 def _incident(case: Case, context: Context, rules: Mapping[str, Rule]) -> Incident:
     opinions = [opinion for rule in rules.values() if (opinion := rule(case, context)) is not None]
-    best = _choose(opinions)
+    best = _choose(opinions, case)
     slots, is_damaged = _damaged_slots(case, best)
     shadows = sorted({story.slot for story in case.shadows} - set(slots))
     example = _example(case, slots)
@@ -76,10 +76,14 @@ def _incident(case: Case, context: Context, rules: Mapping[str, Rule]) -> Incide
     )
 
 
-def _choose(opinions: Iterable[Opinion]) -> Opinion | None:
-    """The strongest opinion, among equals the one closest to the root."""
-    fitting = [opinion for opinion in opinions if opinion.strength > Strength.UNKNOWN]
-    return min(fitting, key=lambda o: (-o.strength, o.rank, o.kind), default=None)
+def _choose(opinions: Iterable[Opinion], case: Case) -> Opinion | None:
+    """The well founded opinion that rests on the earliest breach; a weak one only when there is no other."""
+
+    def order(opinion: Opinion) -> tuple[bool, int, int, int, str]:
+        at = len(case.breaches) if opinion.root is None else case.index(opinion.root)
+        return opinion.strength < Strength.STRONG, at, -opinion.strength, opinion.rank, opinion.kind
+
+    return min((o for o in opinions if o.strength > Strength.UNKNOWN), key=order, default=None)
 
 
 def _evidence(best: Opinion | None, opinions: list[Opinion]) -> tuple[Evidence, ...]:

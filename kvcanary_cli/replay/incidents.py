@@ -39,7 +39,8 @@ class Opinion:
     """What one rule says of a case: a kind that fits, or one that was considered and does not.
 
     Attributes:
-        rank: order among kinds that fit with equal strength; lower is closer to the root.
+        root: the breach that the kind rests on; the earlier it is, the closer to the cause.
+        rank: order among kinds that rest on the same breach, or on none.
         slots: the damaged slots if the rule knows better than the case, None otherwise.
         victim, writer: request names if the rule knows better.
     """
@@ -47,6 +48,7 @@ class Opinion:
     kind: str
     strength: Strength
     evidence: tuple[Evidence, ...]
+    root: Breach | None = None
     rank: int = 50
     slots: tuple[int, ...] | None = None
     victim: str | None = None

@@ -17,7 +17,7 @@ def table_changed_midflight(case: Case, context: Context) -> Opinion | None:
     if breach is None:
         return None
     text = f"ledger: the row of {names(breach.victims)} was written by {breach.actor}"
-    return fits("K10", Strength.CERTAIN, ("row-changed-by-other", text), rank=10, writer=breach.actor)
+    return fits("K10", Strength.CERTAIN, ("row-changed-by-other", text), root=breach, writer=breach.actor)
 
 
 def leftover_tail(case: Case, context: Context) -> Opinion | None:
@@ -26,7 +26,7 @@ def leftover_tail(case: Case, context: Context) -> Opinion | None:
     if breach is None:
         return None
     text = f"ledger: {breach.actor} uses {span(breach)}, which its row keeps from its former request"
-    return fits("K11", Strength.CERTAIN, (breach.rule, text), rank=20, writer=breach.actor)
+    return fits("K11", Strength.CERTAIN, (breach.rule, text), root=breach, writer=breach.actor)
 
 
 def boundary_arithmetic(case: Case, context: Context) -> Opinion | None:
@@ -41,11 +41,11 @@ def boundary_arithmetic(case: Case, context: Context) -> Opinion | None:
         return rejected("K13", "not-one-off", f"the write is {delta:+d} slots from the row's entry")
     if not edge:
         return fits(
-            "K13", Strength.WEAK, ("one-off", f"the write is {delta:+d} slots from the row's entry"), rank=45,
+            "K13", Strength.WEAK, ("one-off", f"the write is {delta:+d} slots from the row's entry"), root=breach,
             writer=breach.actor,
         )  # fmt: skip
     text = f"the write of {breach.actor} is {delta:+d} slots from the row's entry, at a page edge"
-    return fits("K13", Strength.STRONG, ("one-off-at-edge", text), rank=25, writer=breach.actor)
+    return fits("K13", Strength.STRONG, ("one-off-at-edge", text), root=breach, writer=breach.actor)
 
 
 def address_mixup(case: Case, context: Context) -> Opinion | None:
@@ -56,7 +56,7 @@ def address_mixup(case: Case, context: Context) -> Opinion | None:
     breach, delta = found
     text = f"{breach.actor} writes {span(breach)}, {delta:+d} slots from its row's entry; nothing that was recorded"
     text += " explains that address"
-    return fits("K12", Strength.STRONG, ("outside-row", text), rank=30, writer=breach.actor)
+    return fits("K12", Strength.STRONG, ("outside-row", text), root=breach, writer=breach.actor)
 
 
 def window_mismatch(case: Case, context: Context) -> Opinion | None:
@@ -69,7 +69,7 @@ def window_mismatch(case: Case, context: Context) -> Opinion | None:
         if breach.rule == "window-unmapped"
         else "is mapped by two full slots"
     )
-    return fits("K14", Strength.CERTAIN, (breach.rule, f"ledger: {span(breach)} {what}"), rank=10)
+    return fits("K14", Strength.CERTAIN, (breach.rule, f"ledger: {span(breach)} {what}"), root=breach)
 
 
 def pad_lane_write(case: Case, context: Context) -> Opinion | None:
@@ -78,7 +78,7 @@ def pad_lane_write(case: Case, context: Context) -> Opinion | None:
     if breach is None:
         return None
     text = f"ledger: padded lanes write {span(breach)}, held by {names(breach.victims)}"
-    return fits("K15", Strength.CERTAIN, ("pad-write", text), rank=10)
+    return fits("K15", Strength.CERTAIN, ("pad-write", text), root=breach)
 
 
 def row_width(case: Case, context: Context) -> Opinion | None:
@@ -87,7 +87,7 @@ def row_width(case: Case, context: Context) -> Opinion | None:
     if breach is None:
         return None
     text = f"ledger: row {breach.row} has {breach.facts.get('width')} columns and is written past the last"
-    return fits("C5", Strength.CERTAIN, ("spill", text), rank=5, writer=breach.actor)
+    return fits("C5", Strength.CERTAIN, ("spill", text), root=breach, writer=breach.actor)
 
 
 def address_range(case: Case, context: Context) -> Opinion | None:
@@ -97,7 +97,7 @@ def address_range(case: Case, context: Context) -> Opinion | None:
         return None
     where = span(breach) if breach is not None else f"slot {case.damaged[0].slot}"
     text = f"{where} is outside the pool of {context.num_slots} slots"
-    return fits("C6", Strength.CERTAIN, ("slot-out-of-range", text), rank=5)
+    return fits("C6", Strength.CERTAIN, ("slot-out-of-range", text), root=breach)
 
 
 def _misplaced(case: Case) -> tuple[Breach, int] | None:

@@ -33,6 +33,7 @@ def fits(
     kind: str,
     strength: Strength,
     *reasons: tuple[str, str],
+    root: Breach | None = None,
     rank: int = 50,
     slots: tuple[int, ...] | None = None,
     victim: str | None = None,
@@ -41,7 +42,14 @@ def fits(
     """The kind explains the case; reasons are (rule, sentence)."""
     evidence = tuple(Evidence(kind, rule, text) for rule, text in reasons)
     return Opinion(
-        kind=kind, strength=strength, evidence=evidence, rank=rank, slots=slots, victim=victim, writer=writer
+        kind=kind,
+        strength=strength,
+        evidence=evidence,
+        root=root,
+        rank=rank,
+        slots=slots,
+        victim=victim,
+        writer=writer,
     )
 
 

@@ -26,7 +26,7 @@ def rollback_slip(case: Case, context: Context) -> Opinion | None:
         "K16",
         Strength.CERTAIN if breach.rule == "length-mismatch" else Strength.STRONG,
         (breach.rule, text),
-        rank=15,
+        root=breach,
     )
 
 
@@ -36,7 +36,7 @@ def position_drift(case: Case, context: Context) -> Opinion | None:
     if breach is None:
         return None
     text = f"trace: {breach.actor} writes positions {breach.facts.get('delta')} off its row's columns"
-    return fits("K17", Strength.CERTAIN, ("position-drift", text), rank=15, writer=breach.actor)
+    return fits("K17", Strength.CERTAIN, ("position-drift", text), root=breach, writer=breach.actor)
 
 
 def wrong_input_token(case: Case, context: Context) -> Opinion | None:
@@ -63,12 +63,12 @@ def uncomputed_prefix(case: Case, context: Context) -> Opinion | None:
     if breach is None:
         return None
     text = f"ledger: {span(breach)} was shared with {breach.actor}, and nobody wrote it since its allocation"
-    return fits("K19", Strength.CERTAIN, ("share-unwritten", text), rank=20)
+    return fits("K19", Strength.CERTAIN, ("share-unwritten", text), root=breach)
 
 
 def key_collision(case: Case, context: Context) -> Opinion | None:
     """K20: the lookup returned a real, intact prefix of something else."""
-    breach = case.breach("share-token-mismatch", "key-mismatch", "publish-token-mismatch")
+    breach = case.breach("share-token-mismatch", "key-mismatch")
     if breach is None:
         return None
     if breach.rule == "key-mismatch":
@@ -79,7 +79,7 @@ def key_collision(case: Case, context: Context) -> Opinion | None:
             f"ledger: {breach.actor} was lent {span(breach)}, which holds token {facts.get('have')} "
             f"at position {facts.get('position')} where it has {facts.get('want')}"
         )
-    return fits("K20", Strength.CERTAIN, (breach.rule, text), rank=20)
+    return fits("K20", Strength.CERTAIN, (breach.rule, text), root=breach)
 
 
 def unattributed_bytes(case: Case, context: Context) -> Opinion | None:

@@ -27,7 +27,7 @@ def late_remote_write(case: Case, context: Context) -> Opinion | None:
             f"ledger: the destination was released at {mark_text(breach.facts.get('released'))}",
         ),
     ]
-    return fits("K07", Strength.CERTAIN, *reasons, rank=10, writer=breach.actor)
+    return fits("K07", Strength.CERTAIN, *reasons, root=breach, writer=breach.actor)
 
 
 def store_source_race(case: Case, context: Context) -> Opinion | None:
@@ -38,12 +38,15 @@ def store_source_race(case: Case, context: Context) -> Opinion | None:
             "not written yet" if breach.rule == "offload-unwritten" else "already written by another request"
         )
         return fits(
-            "K08", Strength.CERTAIN, (breach.rule, f"ledger: {span(breach)} was copied when {what}"), rank=10
+            "K08",
+            Strength.CERTAIN,
+            (breach.rule, f"ledger: {span(breach)} was copied when {what}"),
+            root=breach,
         )
     reloads = [writer for writer in case.writers() if writer.how == "reload"]
     if reloads and len(reloads) == len(case.writers()) and not case.breaches:
         text = f"every damaged slot was reloaded from key {reloads[0].id}, and the reload was complete"
-        return fits("K08", Strength.WEAK, ("reloaded", text), rank=60)
+        return fits("K08", Strength.WEAK, ("reloaded", text), root=breach)
     return None
 
 
@@ -53,7 +56,7 @@ def reload_race(case: Case, context: Context) -> Opinion | None:
     if breach is None:
         return None
     text = f"ledger: {breach.actor} reads {span(breach)} before the copy that fills them is done"
-    return fits("K09", Strength.CERTAIN, ("read-in-transfer", text), rank=10)
+    return fits("K09", Strength.CERTAIN, ("read-in-transfer", text), root=breach)
 
 
 def torn_transfer(case: Case, context: Context) -> Opinion | None:
@@ -64,7 +67,7 @@ def torn_transfer(case: Case, context: Context) -> Opinion | None:
             return rejected("K22", "complete", "the transfer is complete")
         return None
     text = f"ledger: of the extent only a part arrived, {span(breach)} did not"
-    return fits("K22", Strength.CERTAIN, (breach.rule, text), rank=20)
+    return fits("K22", Strength.CERTAIN, (breach.rule, text), root=breach)
 
 
 def missing_sidecar(case: Case, context: Context) -> Opinion | None:
@@ -75,7 +78,7 @@ def missing_sidecar(case: Case, context: Context) -> Opinion | None:
     missing = breach.facts.get("missing") or breach.facts.get("sources") or []
     named = ", ".join(str(name) for name in missing) if isinstance(missing, list) else str(missing)
     text = f"ledger: {span(breach)} came without source {named}"
-    return fits("K23", Strength.CERTAIN, (breach.rule, text), rank=20)
+    return fits("K23", Strength.CERTAIN, (breach.rule, text), root=breach)
 
 
 def dtype_scale(case: Case, context: Context) -> Opinion | None:
@@ -85,7 +88,7 @@ def dtype_scale(case: Case, context: Context) -> Opinion | None:
         return None
     facts = breach.facts
     text = f"declared: {facts.get('field')} is {facts.get('declared')}, the pool has {facts.get('pool')}"
-    return fits("K24", Strength.CERTAIN, ("dtype-mismatch", text), rank=15)
+    return fits("K24", Strength.CERTAIN, ("dtype-mismatch", text), root=breach)
 
 
 def geometry_mismatch(case: Case, context: Context) -> Opinion | None:
@@ -94,7 +97,7 @@ def geometry_mismatch(case: Case, context: Context) -> Opinion | None:
     if breach is None:
         return None
     text = f"declared: page size {breach.facts.get('declared')}, the pool has {breach.facts.get('pool')}"
-    return fits("K25", Strength.CERTAIN, ("geometry-mismatch", text), rank=14)
+    return fits("K25", Strength.CERTAIN, ("geometry-mismatch", text), root=breach)
 
 
 def overlay_restore(case: Case, context: Context) -> Opinion | None:
@@ -104,4 +107,4 @@ def overlay_restore(case: Case, context: Context) -> Opinion | None:
         return None
     harm = "their bytes changed" if case.damaged else "their bytes are the same, so no harm was done"
     text = f"ledger: {span(breach)} was published and held by {names(breach.victims)} when a reload wrote it; {harm}"
-    return fits("K26", Strength.CERTAIN, ("reload-over-published", text), rank=12)
+    return fits("K26", Strength.CERTAIN, ("reload-over-published", text), root=breach)

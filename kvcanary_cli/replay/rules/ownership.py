@@ -7,6 +7,7 @@ from kvcanary_cli.replay.incidents import Opinion, Strength
 from kvcanary_cli.replay.rules.base import Context, fits, mark_text, names, rejected, span
 
 RELEASES = ("free-unheld", "free-twice-in-list")
+NAMED_AFTER = ("row-names-released", "tree-names-released", "share-unheld")
 
 
 def dual_owner(case: Case, context: Context) -> Opinion | None:
@@ -15,12 +16,11 @@ def dual_owner(case: Case, context: Context) -> Opinion | None:
     if breach is None:
         return None
     earlier = breach.facts.get("released_before")
-    if earlier is not None or case.breach(*RELEASES, "row-names-released") is not None:
-        return rejected(
-            "K01", "release-came-first", f"a release came before the second allocation: {mark_text(earlier)}"
-        )
+    if earlier is not None or case.before(breach, *RELEASES, *NAMED_AFTER) is not None:
+        text = f"a release came before the second allocation: {mark_text(earlier)}"
+        return rejected("K01", "release-came-first", text)
     text = f"ledger: {span(breach)} went to {breach.actor} while held by {names(breach.victims)}"
-    return fits("K01", Strength.CERTAIN, ("alloc-held", text), rank=30, writer=breach.actor)
+    return fits("K01", Strength.CERTAIN, ("alloc-held", text), root=breach, writer=breach.actor)
 
 
 def double_free(case: Case, context: Context) -> Opinion | None:
@@ -28,40 +28,35 @@ def double_free(case: Case, context: Context) -> Opinion | None:
     twice = case.breach("free-twice-in-list")
     if twice is not None:
         text = f"ledger: one release by {twice.actor} names {span(twice)} twice"
-        return fits("K02", Strength.CERTAIN, ("free-twice-in-list", text), rank=10)
+        return fits("K02", Strength.CERTAIN, ("free-twice-in-list", text), root=twice)
     breach = case.breach("free-unheld")
     if breach is None:
         return None
     previous = breach.facts.get("previous_release")
-    was_theirs = isinstance(previous, dict) and previous.get("by") == breach.actor
-    if breach.facts.get("state") != "free" and not was_theirs:
+    if breach.facts.get("state") != "free" and not breach.facts.get("gave_up_before"):
         return rejected(
             "K02", "not-released-before", f"{breach.actor} had not released {span(breach)} before"
         )
     text = f"ledger: {breach.actor} releases {span(breach)}, released before at {mark_text(previous)}"
-    return fits("K02", Strength.CERTAIN, ("free-unheld", text), rank=10)
+    return fits("K02", Strength.CERTAIN, ("free-unheld", text), root=breach)
 
 
 def stale_mapping(case: Case, context: Context) -> Opinion | None:
     """K03: a live row, or the prefix tree, still names slots that were given up by whoever owned them."""
-    breach = case.breach("row-names-released", "tree-names-released", "share-unheld")
+    breach = case.breach(*NAMED_AFTER)
     if breach is None:
         return None
-    if case.breach(*RELEASES) is not None:
+    if case.before(breach, *RELEASES) is not None:
         return rejected(
             "K03", "released-by-non-holder", "the release itself broke the rules; the row is its victim"
         )
-    where = (
-        "the prefix tree"
-        if breach.rule == "tree-names-released"
-        else f"the row of {breach.actor or names(breach.victims)}"
-    )
+    is_tree = breach.rule == "tree-names-released"
+    where = "the prefix tree" if is_tree else f"the row of {breach.actor or names(breach.victims)}"
     text = f"ledger: {where} names {span(breach)}, released at {mark_text(breach.facts.get('released'))}"
-    reused = case.breach("write-foreign", "write-shared", "alloc-held")
     reasons = [(breach.rule, text)]
-    if reused is None and not case.damaged:
+    if not case.damaged and case.breach("write-foreign", "write-shared", "alloc-held") is None:
         reasons.append(("latent", "no damage yet: the slots were not handed out again"))
-    return fits("K03", Strength.CERTAIN, *reasons, rank=20)
+    return fits("K03", Strength.CERTAIN, *reasons, root=breach)
 
 
 def early_shared_release(case: Case, context: Context) -> Opinion | None:
@@ -69,19 +64,15 @@ def early_shared_release(case: Case, context: Context) -> Opinion | None:
     breach = case.breach("free-unheld")
     if breach is None:
         return None
-    previous = breach.facts.get("previous_release")
-    if isinstance(previous, dict) and previous.get("by") == breach.actor:
-        return rejected(
-            "K04",
-            "released-before",
-            f"{breach.actor} had released these slots already: {mark_text(previous)}",
-        )
+    if breach.facts.get("gave_up_before"):
+        text = f"{breach.actor} had released these slots already"
+        return rejected("K04", "released-before", text)
     if breach.facts.get("state") != "held-by-others":
         return None
     text = (
         f"ledger: {breach.actor} releases {span(breach)}, which {names(breach.victims)} hold and it does not"
     )
-    return fits("K04", Strength.CERTAIN, ("free-unheld", text), rank=10)
+    return fits("K04", Strength.CERTAIN, ("free-unheld", text), root=breach)
 
 
 def write_to_shared(case: Case, context: Context) -> Opinion | None:
@@ -89,13 +80,11 @@ def write_to_shared(case: Case, context: Context) -> Opinion | None:
     breach = case.breach("write-shared")
     if breach is None:
         return None
-    if case.breach("alloc-held", *RELEASES, "row-names-released") is not None:
+    if case.before(breach, "alloc-held", *RELEASES, *NAMED_AFTER) is not None:
         return rejected("K05", "not-by-sharing", "one of the holders did not come by sharing")
     text = f"ledger: {breach.actor} writes {span(breach)} in place, shared with {names(breach.victims)}"
-    return fits(
-        "K05", Strength.CERTAIN, ("write-shared", text), ("copy-on-write", "copy-on-write is missing"), rank=40,
-        writer=breach.actor,
-    )  # fmt: skip
+    missing = ("copy-on-write", "copy-on-write is missing")
+    return fits("K05", Strength.CERTAIN, ("write-shared", text), missing, root=breach, writer=breach.actor)
 
 
 def inflight_write_after_free(case: Case, context: Context) -> Opinion | None:
@@ -107,4 +96,4 @@ def inflight_write_after_free(case: Case, context: Context) -> Opinion | None:
         return None
     released = breach.facts.get("released")
     text = f"ledger: {breach.actor} writes {span(breach)}, given up at {mark_text(released)}"
-    return fits("K06", Strength.CERTAIN, ("write-after-free", text), rank=20, writer=breach.actor)
+    return fits("K06", Strength.CERTAIN, ("write-after-free", text), root=breach, writer=breach.actor)
