@@ -221,32 +221,33 @@ def _write_chains_kernel(
         zeros + BIT_OUT_OF_RANGE,
     )
     # the next step's inputs are loaded while this step's hash is computed
-    next_slots = tl.load(slots_ptr + starts, mask=starts < stops, other=-1)
-    next_tokens = tl.load(input_ids_ptr + starts, mask=starts < stops, other=0)
-    next_positions = tl.load(positions_ptr + starts, mask=starts < stops, other=0)
-    for step in range(tl.max(stops - starts, axis=0).to(tl.int32)):
-        entry_offs = starts + step  # [BLOCK]
+    entry_offs = starts  # [BLOCK]
+    next_slots = tl.load(slots_ptr + entry_offs, mask=entry_offs < stops, other=-1)
+    next_tokens = tl.load(input_ids_ptr + entry_offs, mask=entry_offs < stops, other=0)
+    next_positions = tl.load(positions_ptr + entry_offs, mask=entry_offs < stops, other=0)
+    for _ in range(tl.max(stops - starts, axis=0).to(tl.int32)):
         slots, tokens, positions = next_slots, next_tokens, next_positions
-        next_mask = entry_offs + 1 < stops
-        next_slots = tl.load(slots_ptr + entry_offs + 1, mask=next_mask, other=-1)
-        next_tokens = tl.load(input_ids_ptr + entry_offs + 1, mask=next_mask, other=0)
-        next_positions = tl.load(positions_ptr + entry_offs + 1, mask=next_mask, other=0)
+        next_offs = entry_offs + 1
+        next_mask = next_offs < stops
+        next_slots = tl.load(slots_ptr + next_offs, mask=next_mask, other=-1)
+        next_tokens = tl.load(input_ids_ptr + next_offs, mask=next_mask, other=0)
+        next_positions = tl.load(positions_ptr + next_offs, mask=next_mask, other=0)
         # lanes that have ended read slot -1, as do tokens that are skipped
         is_active = slots >= 0
         is_outside = slots >= num_slots
         tl.store(out_stamps_ptr + slots * STRIDE + 2, running, mask=is_active & (slots < num_slots))
-        input_bits = slots * 0
-        wanted_tokens, wanted_positions = tokens, positions
+        is_bad = is_outside
         if HAS_EXPECTED:
             wanted_tokens = tl.load(expected_tokens_ptr + entry_offs, mask=is_active, other=0)
             wanted_positions = tl.load(expected_positions_ptr + entry_offs, mask=is_active, other=0)
-            input_bits += tl.where(tokens != wanted_tokens, BIT_WRITE_TOKEN, 0)
+            input_bits = tl.where(tokens != wanted_tokens, BIT_WRITE_TOKEN, 0)
             input_bits += tl.where(positions != wanted_positions, BIT_WRITE_POSITION, 0)
-        is_broken = slots != slots
+            is_wrong = is_active & (input_bits != 0)
+            is_bad = is_bad | is_wrong
         if CHECK_CHAIN:
             is_broken = has_seed & is_active & (positions != previous + 1)
-        is_wrong = is_active & (input_bits != 0)
-        if tl.max((is_wrong | is_broken | is_outside).to(tl.int32), axis=0) > 0:
+            is_bad = is_bad | is_broken
+        if tl.max(is_bad.to(tl.int32), axis=0) > 0:
             if HAS_EXPECTED:
                 append_rows(
                     out_ring_ptr,
@@ -291,5 +292,7 @@ def _write_chains_kernel(
                 zeros + num_slots,
                 zeros + BIT_OUT_OF_RANGE,
             )
-        previous = tl.where(is_active, positions, previous)
+        if CHECK_CHAIN:
+            previous = tl.where(is_active, positions, previous)
         running = tl.where(is_active, chain(running, tokens, positions), running)
+        entry_offs = next_offs
