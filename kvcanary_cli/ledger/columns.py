@@ -34,6 +34,7 @@ IS_WRITTEN = 1  # since its allocation
 HAS_TOKEN = 2
 HAS_PUBLISHED_TOKEN = 4
 IS_OPEN = 8  # a gap hides who else may hold it, and what was written
+IS_FORCED = 16  # released by somebody who did not hold it, and not handed out since
 
 # WRITE_HOW: one of these, plus bits
 FORWARD, XFER, RELOAD, KV, PAD = 1, 2, 3, 4, 5

@@ -62,10 +62,11 @@ def _judge_lanes(book, entries, width, state, found, rows, prefix, lens, positio
         if row:
             if state[row, c.ROW_SEEN] == counters[c.CALLS]:
                 flags |= c.ROW_TWICE
+            else:
+                flags |= _judge_length(
+                    slots, cells, counters, acts_for, entries, width, state, row, prefix[lane], found[lane]
+                )
             state[row, c.ROW_SEEN] = counters[c.CALLS]
-            flags |= _judge_length(
-                slots, cells, counters, acts_for, entries, width, state, row, prefix[lane], found[lane]
-            )
             if chained:
                 for k in range(count):
                     if positions[at + k] != prefix[lane] + k:
@@ -194,7 +195,9 @@ def follow_forward(book, window, swa_map, window_size, table, found, lanes, writ
                         column,
                         is_near,
                     )
-                if cell < leftovers.size:
+                if name == c.NOBODY:
+                    flags &= ~c.LEFTOVER  # the row is still as its former request, the writer, left it
+                elif cell < leftovers.size:
                     leftovers[cell] = 0
             token_flags[i] = flags
             bad += flags != 0

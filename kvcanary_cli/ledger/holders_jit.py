@@ -257,6 +257,7 @@ def _note_dubious(slots_, slot, name, step, line, why):
     """Given up by somebody who does not hold it: the allocator may now hand it out once more."""
     if slots_[slot, c.NUM]:
         why = c.WHY_FORCE
+        slots_[slot, c.FLAGS] |= c.IS_FORCED
         _release(slots_, slot, name, step, line, why)
     _set_dubious(slots_, slot, name, step, line, why)
 

@@ -170,7 +170,7 @@ class Rows:
         self._judge_standing(doubts)
         for slots, forced in doubts.released:
             columns = np.full(slots.size, -1, np.int64)
-            is_bad, columns = self._still_named(row, prefix, slots, columns, name)
+            is_bad, columns = self._still_named(row, prefix, slots, columns, name, forced=forced)
             if is_bad.any():
                 named = slots[is_bad], columns[is_bad]
                 self._stand(
@@ -211,12 +211,12 @@ class Rows:
         self._stand(doubts, row, slots, columns, breaches)
 
     def _still_named(
-        self, row: int, prefix: int, slots: IntArray, columns: IntArray, name: int
+        self, row: int, prefix: int, slots: IntArray, columns: IntArray, name: int, *, forced: bool = False
     ) -> tuple[np.ndarray, IntArray]:
-        ledger = self._ledger
+        ledger, page = self._ledger, self._ledger.page
         found = np.zeros(slots.size, np.int64)
-        start = row * ledger.page.width
-        judge_reads(ledger.book(ledger.full), found, ledger.page.entries, start, prefix, slots, columns, name)
+        start = row * page.width
+        judge_reads(ledger.book(ledger.full), found, page.entries, start, prefix, slots, columns, name, forced)
         return found != 0, columns
 
     def _stand(
@@ -246,7 +246,9 @@ class Rows:
             rules.bind_occupied(ledger, where, row, rid, occupant, old_row)
 
     def _occupy(self, row: int, rid: str) -> None:
+        former = self.state[row, c.ROW_FORMER]
         self.state[row] = 0
+        self.state[row, c.ROW_FORMER] = former
         number = self._ledger.names.number(rid)
         self.state[row, c.ROW_NAME] = number
         self._ledger.names.row_of[number] = row

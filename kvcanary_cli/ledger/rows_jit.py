@@ -26,12 +26,27 @@ def _column_of(slots, entries, start, prefix, slot):
 
 
 @njit(cache=True)
-def judge_reads(book, found, entries, start, prefix, named, at, name):
+def _was_taken(slots, cells, acts_for, slot, name):
+    """Whether a slot was released from under `name`, and did not come back to it."""
+    if slots[slot, c.FLAGS] & c.IS_FORCED:
+        return True
+    cell = slots[slot, c.FIRST]
+    while cell:
+        is_mine = acts_for[cells[cell, c.CELL_NAME]] == acts_for[name]
+        if is_mine and cells[cell, c.CELL_EPOCH] == slots[slot, c.EPOCH]:
+            return False
+        cell = cells[cell, c.CELL_NEXT]
+    return True
+
+
+@njit(cache=True)
+def judge_reads(book, found, entries, start, prefix, named, at, name, forced):
     """Which of `named` slots a row's forward reads although its request does not hold them.
 
     Args:
         entries: flat page table; start: the row's first cell; prefix: columns that are read.
         at: columns [n] int64; -1 is filled in where the row names the slot below `prefix`.
+        forced: the slots were released by somebody else, so that the request may still be called a holder.
 
     Returns: how many are flagged NOT_HELD or NOT_THEIRS; columns of the others are set to -1.
     """
@@ -51,6 +66,8 @@ def judge_reads(book, found, entries, start, prefix, named, at, name):
             found[i] = judge_writer(slots, cells, counters, acts_for, slot, name) & (
                 c.NOT_HELD | c.NOT_THEIRS
             )
+            if forced and name != c.UNKNOWN and _was_taken(slots, cells, acts_for, slot, name):
+                found[i] |= c.NOT_THEIRS
             if found[i] == 0:
                 at[i] = -1
         bad += found[i] != 0

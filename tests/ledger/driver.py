@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 from kvcanary_cli.ledger.ledger import Ledger
 from kvcanary_cli.ledger.records import Breach
 from kvcanary_cli.replay import rows
@@ -59,10 +57,6 @@ class Driver:
         self.steps += 1
 
 
-def slots(*numbers: int) -> np.ndarray:
-    return np.array(numbers, np.int64)
-
-
 def header(
     *, slots: int = 64, page_size: int = 1, rows: int = 6, row_width: int = 32, window: int = 0, **more: Any
 ) -> ev.Header:
@@ -80,6 +74,13 @@ def header(
 
 def breaches(head: ev.Header, events: Iterable[ev.Event]) -> list[Breach]:
     return Driver(head).feed(events).ledger.breaches
+
+
+def only(head: ev.Header, events: Iterable[ev.Event], rule: str) -> Breach:
+    """The breach of a stream that has one; fails when there is another one or none."""
+    found = breaches(head, events)
+    assert [breach.rule for breach in found] == [rule], found
+    return found[0]
 
 
 def rules(head: ev.Header, events: Iterable[ev.Event]) -> list[str]:
