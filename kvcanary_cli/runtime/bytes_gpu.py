@@ -127,5 +127,5 @@ def _stamp_contexts_kernel(
     slots = tl.load(slots_ptr + offs, mask=mask, other=-1)
     inside = (slots >= 0) & (slots < num_slots)
     token, position, prev_hash, _ = load_stamps(stamps_ptr, slots, inside, STRIDE)
-    contexts = tl.where(inside, chain(prev_hash, token, position), 0)
-    tl.store(out_contexts_ptr + offs, contexts, mask=mask)
+    # outside, all three are 0, and so is their chain: mix(0) is 0
+    tl.store(out_contexts_ptr + offs, chain(prev_hash, token, position), mask=mask)
