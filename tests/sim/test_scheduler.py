@@ -130,6 +130,21 @@ def test_cached_prefix_is_not_computed_again():
     assert not only(run(twins, prefix_cache=False), ev.Share)
 
 
+def test_outputs_are_cached_with_the_prompt_they_follow():
+    stream = run([request("a", prompt=6, output=9)])
+    # 14 tokens have slots: one page of the prompt, then two more that outputs have filled
+    assert [(event.at, event.slots.size) for event in only(stream, ev.Publish)] == [(0, 4), (4, 8)]
+
+
+def test_row_given_back_last_is_taken_first():
+    requests = [request("a", prompt=4, output=9), *(request(n, at=0.01, prompt=4, output=2) for n in "bc")]
+    stream = run(requests, max_running_requests=3)
+    late = run([*requests, request("d", at=1.0, prompt=4)], max_running_requests=3)
+    assert {event.rid: event.row for event in only(stream, ev.Bind)} == {"a": 3, "b": 2, "c": 1}
+    # b and c end together, then a
+    assert only(late, ev.Bind)[-1].row == 3
+
+
 def test_one_token_is_always_left_to_compute():
     twins = [request("a", prompt=16, blocks=[1, 2]), request("b", at=9.0, prompt=16, blocks=[1, 2])]
     stream = run(twins)
@@ -244,6 +259,15 @@ def test_window_slots_are_unmapped_behind_the_window():
     assert gone[0].full.tolist() == [8, 9, 10, 11]
     (alone,) = [forward for forward in forwards(stream) if forward.prefix == [16]]
     assert stream.index(gone[0]) < stream.index(alone)
+
+
+def test_window_slides_between_the_chunks_of_a_prompt():
+    stream = run(
+        [request("a", prompt=32, output=1)], window=8, window_slots=64, chunk_tokens=16, prefix_cache=False
+    )
+    gone = [event.full.tolist() for event in only(stream, ev.SwaMap) if not event.swa.any()]
+    # the second chunk starts at 16 and reads 8 to 15; the rest goes with the request
+    assert gone == [list(range(4, 12)), list(range(12, 36))]
 
 
 def test_window_slots_are_reused():
