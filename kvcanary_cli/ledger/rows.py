@@ -216,7 +216,9 @@ class Rows:
         ledger, page = self._ledger, self._ledger.page
         found = np.zeros(slots.size, np.int64)
         start = row * page.width
-        judge_reads(ledger.book(ledger.full), found, page.entries, start, prefix, slots, columns, name, forced)
+        judge_reads(
+            ledger.book(ledger.full), found, page.entries, start, prefix, slots, columns, name, forced
+        )
         return found != 0, columns
 
     def _stand(

@@ -51,7 +51,7 @@ def _remap(book, window, swa_map, full, to, found, others, step, line):
             continue
         refresh(window_slots, window_cells, window_counters, after)
         other = window_slots[after, c.MAPPED_BY]
-        if other and slots[other, c.NUM] and swa_map[other] == after:
+        if other and slots[other, c.NUM]:
             found[i], others[i] = _REUSED, other
         elif (
             other == 0 and window_slots[after, c.NUM] == 0 and window_slots[after, c.ALLOC_WHY] == c.BY_ALLOC

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from kvcanary_cli.trace import events as ev
 from tests.ledger.driver import Driver, breaches, header, only, rules
-from tests.ledger.made import alloc, bind, decode, evict, forward, free, hold, leaves, publish, s, served, share
+from tests.ledger.made import (
+    alloc,
+    bind,
+    decode,
+    evict,
+    forward,
+    free,
+    hold,
+    leaves,
+    publish,
+    s,
+    served,
+    share,
+)
 
 
 def test_alloc_of_a_held_slot_names_both_and_blames_the_allocator():

@@ -6,7 +6,20 @@ import pytest
 
 from kvcanary_cli.trace import events as ev
 from tests.ledger.driver import breaches, header, only, rules
-from tests.ledger.made import alloc, bind, decode, evict, forward, free, leaves, publish, remap, s, served, share
+from tests.ledger.made import (
+    alloc,
+    bind,
+    decode,
+    evict,
+    forward,
+    free,
+    leaves,
+    publish,
+    remap,
+    s,
+    served,
+    share,
+)
 
 
 def test_row_that_keeps_what_its_request_gave_up():
@@ -46,7 +59,13 @@ def test_row_that_names_what_was_evicted_and_handed_on():
 
 
 def test_reservations_may_be_given_back():
-    events = [*served("A", 1, range(4, 6)), alloc("A", 6, 7), remap(1, 2, 6, 7), decode((1, 2, 6)), free("A", 7)]
+    events = [
+        *served("A", 1, range(4, 6)),
+        alloc("A", 6, 7),
+        remap(1, 2, 6, 7),
+        decode((1, 2, 6)),
+        free("A", 7),
+    ]
     assert rules(header(), [*events, alloc("A", 8), remap(1, 3, 8), decode((1, 3, 8))]) == []
 
 

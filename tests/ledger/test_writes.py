@@ -6,7 +6,20 @@ import pytest
 
 from kvcanary_cli.trace import events as ev
 from tests.ledger.driver import Driver, breaches, header, only, rules
-from tests.ledger.made import alloc, bind, decode, forward, free, leaves, publish, remap, s, served, share
+from tests.ledger.made import (
+    alloc,
+    bind,
+    decode,
+    forward,
+    free,
+    hold,
+    leaves,
+    publish,
+    remap,
+    s,
+    served,
+    share,
+)
 
 
 def test_write_to_a_slot_that_nobody_holds():
@@ -52,6 +65,15 @@ def test_write_to_a_shared_slot():
 def test_write_to_a_published_slot():
     events = [*served("A", 1, range(4, 8)), publish("A", 4, 5), forward(1, 1, 5)]
     assert only(header(), events, "write-shared").victims == ("cache",)
+
+
+def test_write_to_the_unwritten_end_of_a_shared_page():
+    # the tail page of A is lent to B, and both go on in it
+    head = header(page_size=4)
+    events = [bind("A", 1), alloc("A", range(4, 8)), forward(1, 0, 4, 5), bind("B", 2), share("B", 4, 5)]
+    lent = [*events, hold("B", 6, 7), remap(2, 2, 6, 7)]
+    found = breaches(head, [*lent, decode((2, 2, 6)), decode((1, 2, 6))])
+    assert [(b.rule, b.actor) for b in found] == [("write-shared", "B"), ("write-shared", "A")]
 
 
 def test_rewriting_unpublished_positions_is_a_rollback():
@@ -130,7 +152,12 @@ def test_padding_again_and_again_is_one_breach():
 
 
 def test_bytes_written_by_somebody_who_gave_the_slot_up():
-    events = [*served("A", 1, range(4, 6)), free("A", 5), alloc("B", 5), ev.Kv(op="write", slots=s(5), by="A")]
+    events = [
+        *served("A", 1, range(4, 6)),
+        free("A", 5),
+        alloc("B", 5),
+        ev.Kv(op="write", slots=s(5), by="A"),
+    ]
     found = only(header(), events, "write-after-free")
     assert (found.actor, found.victims, found.line) == ("A", ("B",), 7)
     assert found.facts["released"] == {"step": 0, "line": 5, "by": "A", "why": "free"}
@@ -158,7 +185,11 @@ def test_bytes_written_by_somebody_who_never_held_the_slot():
 
 
 def test_bytes_written_by_a_holder_or_by_nobody_are_no_breach():
-    events = [*served("A", 1, range(4, 6)), ev.Kv(op="write", slots=s(5), by="A"), ev.Kv(op="zero", slots=s(4))]
+    events = [
+        *served("A", 1, range(4, 6)),
+        ev.Kv(op="write", slots=s(5), by="A"),
+        ev.Kv(op="zero", slots=s(4)),
+    ]
     driver = Driver(header()).feed(events)
     assert driver.ledger.breaches == []
     by_kv, by_forward = (driver.ledger.slot("full", slot).byte_writer for slot in (5, 4))
