@@ -28,6 +28,9 @@ REPEATING = frozenset(
     }
 )
 
+# What an offload copied is wrong; the damage shows where its key is reloaded.
+STORED_BADLY = frozenset({"offload-unwritten", "offload-foreign"})
+
 
 @dataclass(kw_only=True, slots=True)
 class Case:
@@ -48,9 +51,15 @@ class Case:
 
     @property
     def damaged(self) -> list[SlotStory]:
-        """Stories of slots that are wrong themselves."""
+        """Stories of slots of the main group that are wrong themselves."""
         shadows = {id(story) for story in self.shadows}
-        return [story for story in self.stories if id(story) not in shadows]
+        return [s for s in self.stories if s.group == self.group and id(s) not in shadows]
+
+    @property
+    def other_group(self) -> list[SlotStory]:
+        """The same for the other group of a hybrid pool: the window copies of the damage."""
+        shadows = {id(story) for story in self.shadows}
+        return [s for s in self.stories if s.group != self.group and id(s) not in shadows]
 
     @property
     def touched(self) -> set[int]:
@@ -122,13 +131,13 @@ def build_cases(breaches: list[Breach], stories: list[SlotStory]) -> list[Case]:
     union = _Union(len(breaches) + len(stories))
     by_slot = _breaches_by_slot(breaches)
     _join_breaches(union, breaches, by_slot)
-    by_line = _breaches_by_line(breaches)
+    by_event = _breaches_by_event(breaches)
     at_slot: dict[tuple[str, int], list[int]] = defaultdict(list)
     for i, story in enumerate(stories):
         at_slot[story.group, story.slot].append(i)
     for i, story in enumerate(stories):
         node = len(breaches) + i
-        for j in _related_breaches(story, breaches, by_slot, by_line):
+        for j in _related_breaches(story, breaches, by_slot, by_event):
             union.join(j, node)
         for other in _related_stories(story, stories, at_slot):
             union.join(len(breaches) + other, node)
@@ -147,11 +156,17 @@ def _breaches_by_slot(breaches: list[Breach]) -> dict[tuple[str, int], list[int]
     return by_slot
 
 
-def _breaches_by_line(breaches: list[Breach]) -> dict[int, list[int]]:
-    by_line: dict[int, list[int]] = defaultdict(list)
+def _breaches_by_event(breaches: list[Breach]) -> dict[object, list[int]]:
+    """Breaches by line, by the key of a bad offload, and by (step, row) of a table that was changed in flight."""
+    by_event: dict[object, list[int]] = defaultdict(list)
     for i, breach in enumerate(breaches):
-        by_line[breach.line].append(i)
-    return by_line
+        by_event[breach.line].append(i)
+        if breach.rule in STORED_BADLY:
+            by_event[breach.facts.get("key")].append(i)
+        if breach.rule == "row-changed-by-other":
+            for step in (breach.step, breach.step + 1):  # the forward that read the row
+                by_event[step, breach.row].append(i)
+    return by_event
 
 
 def _join_breaches(union: _Union, breaches: list[Breach], by_slot: dict[tuple[str, int], list[int]]) -> None:
@@ -173,21 +188,27 @@ def _related_breaches(
     story: SlotStory,
     breaches: list[Breach],
     by_slot: dict[tuple[str, int], list[int]],
-    by_line: dict[int, list[int]],
+    by_event: dict[object, list[int]],
 ) -> Iterable[int]:
     """Breaches that explain why a slot fails: they touched it, what stands before it, or came with its writer."""
-    slots = [story.slot, *(facts.slot for facts in story.run_before)]
+    places = [(story.group, story.slot), *((story.group, facts.slot) for facts in story.run_before)]
+    if story.full_slot is not None:
+        places.append(("full", story.full_slot))
     if points_back(story) and story.first.predecessor > 0:
-        slots.append(story.first.predecessor)
-    for slot in slots:
-        for j in by_slot.get((story.group, slot), ()):
+        places.append((story.group, story.first.predecessor))
+    for place in places:
+        for j in by_slot.get(place, ()):
             if breaches[j].step <= story.first.step:
                 yield j
     lines = {w.line for w in (story.facts.byte_writer, story.facts.stamp_writer) if w is not None}
     for line in lines:
-        for j in by_line.get(line, ()):
+        for j in by_event.get(line, ()):
             if breaches[j].row is None or breaches[j].row == story.first.row:
                 yield j
+    if story.facts.byte_writer is not None and story.facts.byte_writer.id is not None:
+        yield from by_event.get(story.facts.byte_writer.id, ())
+    if points_back(story) and story.facts.stamp_writer is not None:
+        yield from by_event.get((story.facts.stamp_writer.step, story.first.row), ())
 
 
 def _related_stories(
@@ -205,6 +226,10 @@ def _related_stories(
     for slot in (story.slot - 1, story.slot + 1):
         for found in at_slot.get((story.group, slot), ()):
             if failed_together(story, stories[found]):
+                yield found
+    if story.full_slot is not None:
+        for found in at_slot.get(("full", story.full_slot), ()):
+            if stories[found].first.step <= story.first.step:
                 yield found
 
 
@@ -240,14 +265,41 @@ def _case(breaches: list[Breach], stories: list[SlotStory], nodes: list[int]) ->
     own_breaches = sorted((breaches[n] for n in nodes if n < len(breaches)), key=lambda b: (b.step, b.line))
     own_stories = [stories[n - len(breaches)] for n in nodes if n >= len(breaches)]
     own_stories.sort(key=lambda s: (s.first.step, s.first.position, s.slot))
-    group = own_stories[0].group if own_stories else own_breaches[0].group
+    group = _main_group(own_breaches, own_stories)
     case = Case(group=group, breaches=own_breaches, stories=own_stories)
-    bad = {s.slot for s in own_stories if not points_back(s)} | case.touched
-    case.shadows = [s for s in own_stories if is_shadow(s, bad - {s.slot})]
+    bad = {(s.group, s.slot) for s in own_stories if not points_back(s)}
+    bad |= {(breach.group, slot) for breach in own_breaches for slot in touched_slots(breach)}
+    for story in own_stories:
+        others = {slot for of_group, slot in bad if of_group == story.group and slot != story.slot}
+        if is_shadow(story, others) or _from_foreign_seed(story, own_breaches):
+            case.shadows.append(story)
     failing = {s.slot for s in case.damaged}
-    hidden = {facts.slot: facts for s in case.shadows for facts in s.run_before if facts.slot not in failing}
+    hidden = {
+        facts.slot: facts
+        for s in case.shadows
+        if s.group == group
+        for facts in s.run_before
+        if facts.slot not in failing
+    }
     case.hidden = [hidden[slot] for slot in sorted(hidden)]
     return case
+
+
+def _from_foreign_seed(story: SlotStory, breaches: list[Breach]) -> bool:
+    """A good slot whose chain goes on from another request's: its row was foreign while it was written."""
+    writer = story.facts.stamp_writer
+    if writer is None or not points_back(story):
+        return False
+    changed = [b for b in breaches if b.rule == "row-changed-by-other"]
+    return any(writer.name in b.victims and b.step <= writer.step <= b.step + 1 for b in changed)
+
+
+def _main_group(breaches: list[Breach], stories: list[SlotStory]) -> str:
+    """The group whose slots an incident names: the root breach's, else the full group if it failed at all."""
+    if breaches:
+        return breaches[0].group
+    groups = {story.group for story in stories}
+    return "full" if "full" in groups else groups.pop()
 
 
 def _first_moment(case: Case) -> tuple[int, int, int]:

@@ -54,7 +54,7 @@ def _incident(case: Case, context: Context, rules: Mapping[str, Rule]) -> Incide
     opinions = [opinion for rule in rules.values() if (opinion := rule(case, context)) is not None]
     best = _choose(opinions, case)
     slots, is_damaged = _damaged_slots(case, best)
-    shadows = sorted({story.slot for story in case.shadows} - set(slots))
+    shadows = sorted({s.slot for s in case.shadows if s.group == case.group} - set(slots))
     example = _example(case, slots)
     facts = example.facts if example is not None else (case.hidden[0] if case.hidden else None)
     writer = _writer(case, facts)
@@ -66,6 +66,7 @@ def _incident(case: Case, context: Context, rules: Mapping[str, Rule]) -> Incide
         slots=slots,
         is_damaged=is_damaged,
         shadows=shadows,
+        other_slots=sorted({story.slot for story in case.other_group}),
         breaches=case.breaches,
         stories=case.stories,
         damaged=_damaged_step(case, writer, is_damaged),
@@ -100,7 +101,7 @@ def _damaged_slots(case: Case, best: Opinion | None) -> tuple[list[int], bool]:
         return sorted(best.slots), True
     slots = {story.slot for story in case.damaged} | {facts.slot for facts in case.hidden}
     for breach in case.breaches:
-        if breach.rule in OVERWRITING:
+        if breach.rule in OVERWRITING and breach.group == case.group:
             slots |= set(breach.slots.tolist())
     if slots:
         return sorted(slots), True

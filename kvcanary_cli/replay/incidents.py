@@ -64,6 +64,7 @@ class Incident:
         group: buffer group of the slots.
         slots: damaged slots, ascending; for a cause without damage the slots it concerns.
         is_damaged: whether KV of these slots is (or was) wrong.
+        other_slots: damaged slots of the other group of a hybrid pool: the same damage once more.
         shadows: good slots whose chain refers to a damaged one.
         breaches: ledger breaches of this cause, earliest first.
         stories: violations of this cause by slot, earliest first; shadows included.
@@ -81,6 +82,7 @@ class Incident:
     slots: list[int]
     is_damaged: bool
     shadows: list[int]
+    other_slots: list[int]
     breaches: list[Breach]
     stories: list[SlotStory]
     damaged: tuple[int | None, int] | None

@@ -101,6 +101,7 @@ def run_replay(
         layout.ring_capacity,
         row_before=_row_before(state),
         num_slots={group.kind: group.num_slots for group in layout.groups},
+        full_of=lambda slot: _full_of(state, slot),
     )
 
     def take(batch: ViolationBatch) -> None:
@@ -193,6 +194,14 @@ def _row_before(state: RunState) -> Callable[[str, int | None, int], list[tuple[
         return [(slot, column) for slot, column in reversed(list(pairs)) if slot > 0]
 
     return before
+
+
+def _full_of(state: RunState, window_slot: int) -> int | None:
+    """The full slot that maps to a window slot now."""
+    if not state.layout.maps_window:
+        return None
+    found = (state.swa_map == window_slot).nonzero()[0]
+    return int(found[0]) if found.size else None
 
 
 def merge_limits(given: Limits, header: ev.Header) -> Limits:

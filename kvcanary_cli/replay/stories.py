@@ -14,6 +14,7 @@ from kvcanary_cli.kernels.consts import RING_BITS, RING_SLOT, RING_TAG, LaunchTa
 from kvcanary_cli.ledger.ledger import Ledger
 from kvcanary_cli.ledger.records import SlotFacts
 from kvcanary_cli.replay.violations import ViolationBatch, expected_of, group_of_tag, stored_of
+from kvcanary_cli.runtime.layout import SWA
 
 # facts of a slot that the pool does not have
 _NOTHING: dict[str, Any] = {
@@ -73,6 +74,7 @@ class SlotStory:
         bits: every reason seen in the forward of the first violation.
         facts: the ledger's view of the slot when it first failed.
         before: the same for the slot before it in the chain; None at the head.
+        full_slot: for a window slot, the full slot that maps to it.
         run_before: slots (with their facts) in front of it that its request did not write, nearest first:
             where the damage is when only the chain tells (law 1).
         count: violations so far.
@@ -85,6 +87,7 @@ class SlotStory:
     bits: int
     facts: SlotFacts
     before: SlotFacts | None
+    full_slot: int | None = None
     run_before: list[SlotFacts] = field(default_factory=list)
     count: int = 0
     last_step: int = 0
@@ -104,6 +107,7 @@ class Stories:
             row of the table as it is now, nearest first, at most a page's worth.
         ring_capacity: violations kept in full, as in the server's log.
         num_slots: slots of each group; those beyond are nobody's.
+        full_of: full slot that maps to a window slot now, None when there is none.
 
     Attributes:
         kept: the first `ring_capacity` violations.
@@ -117,8 +121,10 @@ class Stories:
         ring_capacity: int,
         row_before: Neighbours,
         num_slots: dict[str, int],
+        full_of: Callable[[int], int | None],
     ) -> None:
         self._ledger = ledger
+        self._full_of = full_of
         self._num_slots = num_slots
         self._page_size = page_size
         self._row_before = row_before
@@ -162,7 +168,16 @@ class Stories:
             if not _is_foreign(held, violation.rid, position):
                 break
             run.append(held)
-        return SlotStory(group=group, first=violation, bits=0, facts=facts, before=before, run_before=run)
+        full_slot = self._full_of(violation.slot) if group == SWA else None
+        return SlotStory(
+            group=group,
+            first=violation,
+            bits=0,
+            facts=facts,
+            before=before,
+            full_slot=full_slot,
+            run_before=run,
+        )
 
     def _continue(self, story: SlotStory, violation: Violation) -> None:
         story.count += 1
@@ -196,4 +211,6 @@ def _is_foreign(facts: SlotFacts, rid: str | None, position: int) -> bool:
     writer = facts.stamp_writer
     if writer is None:
         return not facts.is_written
+    if writer.name is None:
+        return False  # a copy: it may well be this request's
     return writer.name != rid and not facts.published and (writer.position != position or not writer.in_row)

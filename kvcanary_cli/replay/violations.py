@@ -6,7 +6,9 @@ page table is still what the kernel saw.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +31,11 @@ from kvcanary_cli.kernels.consts import (
     RING_TAG,
     LaunchTag,
 )
+from kvcanary_cli.kernels.hashing_ref import chain
 from kvcanary_cli.replay.state import RunState
 from kvcanary_cli.runtime.base import Runtime
 from kvcanary_cli.runtime.calls import ForwardCall, IntArray, SweepCall
-from kvcanary_cli.runtime.layout import SWA, SWEEP, launch_tag
+from kvcanary_cli.runtime.layout import HEAD, SWA, SWEEP, TAIL, launch_tag
 from kvcanary_cli.runtime.page_table import find_cells
 
 VERIFY_BITS = BIT_CHAIN_HASH | BIT_POSITION | BIT_KV_HASH | BIT_VERIFY_TOKEN
@@ -101,7 +104,11 @@ def collect_forward(runtime: Runtime, state: RunState, step: int, call: ForwardC
         for tag in np.unique(rows[in_group, RING_TAG]):
             at = np.nonzero(in_group & (rows[:, RING_TAG] == tag))[0]
             verify = at[~_from_write(rows[at], written)]
-            _place_verify(rows, verify, cells, call, state, lut, table_row, positions, predecessors)
+            phase = HEAD if LaunchTag(int(tag)).name.startswith("HEAD") else TAIL
+            chain_after = partial(_chain_after, runtime, group.kind, phase)
+            _place_verify(
+                rows, verify, cells, call, state, lut, chain_after, table_row, positions, predecessors
+            )
             _place_write(
                 rows, np.setdiff1d(at, verify), written, call, state, lut, table_row, positions, predecessors
             )
@@ -163,29 +170,45 @@ def _from_write(rows: IntArray, written: IntArray) -> npt.NDArray[np.bool_]:
 
 def _place_verify(
     rows: IntArray, at: IntArray, cells: IntArray, call: ForwardCall, state: RunState, lut: IntArray,
-    table_row: IntArray, positions: IntArray, predecessors: IntArray,
+    chain_after: Callable[[int], int], table_row: IntArray, positions: IntArray, predecessors: IntArray,
 ) -> None:  # fmt: skip
     """Give each verify row the cell that explains it; every cell is used once."""
     used = np.zeros(cells.shape[0], np.bool_)
     by_slot = np.argsort(cells[:, 2], kind="stable")
     slots = cells[by_slot, 2]
     for i in at.tolist():
-        k = int(np.searchsorted(slots, rows[i, RING_SLOT]))
-        fallback = -1
-        while k < slots.size and slots[k] == rows[i, RING_SLOT]:
-            cell = int(by_slot[k])
-            if not used[cell]:
-                fallback = cell if fallback < 0 else fallback
-                if bool(rows[i, RING_BITS] & BIT_POSITION) == (cells[cell, 1] != rows[i, RING_POSITION]):
-                    fallback = cell
-                    break
-            k += 1
-        if fallback < 0:
+        first = int(np.searchsorted(slots, rows[i, RING_SLOT]))
+        last = int(np.searchsorted(slots, rows[i, RING_SLOT], side="right"))
+        free = [int(cell) for cell in by_slot[first:last] if not used[cell]]
+        if not free:
             continue
-        used[fallback] = True
-        lane, column = int(cells[fallback, 0]), int(cells[fallback, 1])
-        table_row[i], positions[i] = call.rows[lane], column
-        predecessors[i] = _slot_before(state, int(call.rows[lane]), column, lut)
+        before = [_slot_before(state, int(call.rows[cells[c, 0]]), int(cells[c, 1]), lut) for c in free]
+        k = _best_cell(rows[i], [int(cells[c, 1]) for c in free], before, chain_after) if len(free) > 1 else 0
+        used[free[k]] = True
+        table_row[i], positions[i] = call.rows[cells[free[k], 0]], cells[free[k], 1]
+        predecessors[i] = before[k]
+
+
+def _best_cell(
+    row: IntArray, columns: list[int], before: list[int], chain_after: Callable[[int], int]
+) -> int:
+    """Which of several cells of one slot a row is about: position and expected chain tell."""
+    failed = int(row[RING_BITS])
+    aux = int(row[RING_AUX]) & (2**64 - 1)
+    fitting = [k for k, c in enumerate(columns) if bool(failed & BIT_POSITION) == (c != row[RING_POSITION])]
+    if failed & BIT_CHAIN_HASH and len({before[k] for k in fitting}) > 1:
+        for k in fitting:
+            if before[k] > 0 and chain_after(before[k]) == aux:
+                return k
+    return fitting[0] if fitting else 0
+
+
+def _chain_after(runtime: Runtime, group: str, phase: str, slot: int) -> int:
+    """Chain value after the stamp that a slot has now."""
+    if not 0 <= slot < runtime.layout.group(group).num_slots:
+        return 0
+    token, position, prev_hash, _ = (int(word) for word in runtime.read_stamp(group, slot, phase))
+    return chain(prev_hash, token, position)
 
 
 def _slot_before(state: RunState, row: int, column: int, lut: IntArray) -> int:

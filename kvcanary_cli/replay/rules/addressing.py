@@ -35,28 +35,26 @@ def boundary_arithmetic(case: Case, context: Context) -> Opinion | None:
     if found is None:
         return None
     breach, delta = found
-    is_one_off = abs(delta) in {1, context.page_size}
-    edge = _touches_edge(breach, context.page_size)
-    if not is_one_off:
+    text = f"{breach.actor} writes {span(breach)}, {delta:+d} slots from its row's entry"
+    if abs(delta) not in {1, context.page_size}:
         return rejected("K13", "not-one-off", f"the write is {delta:+d} slots from the row's entry")
-    if not edge:
-        return fits(
-            "K13", Strength.WEAK, ("one-off", f"the write is {delta:+d} slots from the row's entry"), root=breach,
-            writer=breach.actor,
-        )  # fmt: skip
-    text = f"the write of {breach.actor} is {delta:+d} slots from the row's entry, at a page edge"
-    return fits("K13", Strength.STRONG, ("one-off-at-edge", text), root=breach, writer=breach.actor)
+    if not _touches_edge(breach, context.page_size):
+        return fits("K13", Strength.WEAK, ("one-off", text), root=breach, rank=45, writer=breach.actor)
+    reason = ("one-off-at-edge", f"{text}, at a page edge")
+    return fits("K13", Strength.STRONG, reason, root=breach, rank=10, writer=breach.actor)
 
 
 def address_mixup(case: Case, context: Context) -> Opinion | None:
     """K12: a write went to an address that no ownership event explains."""
     found = _misplaced(case)
-    if found is None or case.breach("alloc-held", "free-unheld", "row-names-released") is not None:
+    if found is None:
         return None
     breach, delta = found
+    if case.before(breach, "alloc-held", "free-unheld", "row-names-released") is not None:
+        return None
     text = f"{breach.actor} writes {span(breach)}, {delta:+d} slots from its row's entry; nothing that was recorded"
     text += " explains that address"
-    return fits("K12", Strength.STRONG, ("outside-row", text), root=breach, writer=breach.actor)
+    return fits("K12", Strength.STRONG, ("outside-row", text), root=breach, rank=20, writer=breach.actor)
 
 
 def window_mismatch(case: Case, context: Context) -> Opinion | None:

@@ -20,6 +20,10 @@ def rollback_slip(case: Case, context: Context) -> Opinion | None:
     breach = case.breach("length-mismatch", "length-jump")
     if breach is None:
         return None
+    if case.breach("read-in-transfer", "share-unwritten") is not None:
+        return rejected(
+            "K16", "not-after-a-verify", "what was read is a copy or a prefix that had not come yet"
+        )
     facts = breach.facts
     text = f"ledger: {breach.actor} goes on at {facts.get('prefix')} after a length of {facts.get('length')}"
     return fits(

@@ -46,7 +46,7 @@ def store_source_race(case: Case, context: Context) -> Opinion | None:
     reloads = [writer for writer in case.writers() if writer.how == "reload"]
     if reloads and len(reloads) == len(case.writers()) and not case.breaches:
         text = f"every damaged slot was reloaded from key {reloads[0].id}, and the reload was complete"
-        return fits("K08", Strength.WEAK, ("reloaded", text), root=breach)
+        return fits("K08", Strength.WEAK, ("reloaded", text), rank=60)
     return None
 
 
@@ -96,7 +96,8 @@ def geometry_mismatch(case: Case, context: Context) -> Opinion | None:
     breach = case.breach("geometry-mismatch")
     if breach is None:
         return None
-    text = f"declared: page size {breach.facts.get('declared')}, the pool has {breach.facts.get('pool')}"
+    facts = breach.facts
+    text = f"declared: {facts.get('id')} has pages of {facts.get('page_size')}, the pool of {facts.get('expected')}"
     return fits("K25", Strength.CERTAIN, ("geometry-mismatch", text), root=breach)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvcanary_cli.ledger.records import Breach
 from kvcanary_cli.replay.cases import Case
 from kvcanary_cli.replay.incidents import Opinion, Strength
 from kvcanary_cli.replay.rules.base import Context, fits, mark_text, names, rejected, span
@@ -33,10 +34,8 @@ def double_free(case: Case, context: Context) -> Opinion | None:
     if breach is None:
         return None
     previous = breach.facts.get("previous_release")
-    if breach.facts.get("state") != "free" and not breach.facts.get("gave_up_before"):
-        return rejected(
-            "K02", "not-released-before", f"{breach.actor} had not released {span(breach)} before"
-        )
+    if not _was_released(breach):
+        return rejected("K02", "not-released-before", f"{span(breach)} had not been released before")
     text = f"ledger: {breach.actor} releases {span(breach)}, released before at {mark_text(previous)}"
     return fits("K02", Strength.CERTAIN, ("free-unheld", text), root=breach)
 
@@ -64,11 +63,8 @@ def early_shared_release(case: Case, context: Context) -> Opinion | None:
     breach = case.breach("free-unheld")
     if breach is None:
         return None
-    if breach.facts.get("gave_up_before"):
-        text = f"{breach.actor} had released these slots already"
-        return rejected("K04", "released-before", text)
-    if breach.facts.get("state") != "held-by-others":
-        return None
+    if _was_released(breach):
+        return rejected("K04", "released-before", f"{breach.actor} had released these slots already")
     text = (
         f"ledger: {breach.actor} releases {span(breach)}, which {names(breach.victims)} hold and it does not"
     )
@@ -97,3 +93,11 @@ def inflight_write_after_free(case: Case, context: Context) -> Opinion | None:
     released = breach.facts.get("released")
     text = f"ledger: {breach.actor} writes {span(breach)}, given up at {mark_text(released)}"
     return fits("K06", Strength.CERTAIN, ("write-after-free", text), root=breach, writer=breach.actor)
+
+
+def _was_released(breach: Breach) -> bool:
+    """Whether the slots of a release were free before: since then nobody, or a new owner, holds them."""
+    previous = breach.facts.get("previous_release")
+    if breach.facts.get("state") == "free":
+        return True
+    return isinstance(previous, dict) and previous.get("by") == breach.actor
