@@ -101,10 +101,9 @@ def _write_token(
     if slot < 0 or slot >= slots.shape[0]:
         return c.OUT_OF_RANGE | (c.SPILLED if state & COLUMN_SPILLED else 0), 0
     flags = judge_writer(slots, cells, counters, acts_for, slot, name)
-    if flags & c.SHARED and not slots[slot, c.FLAGS] & c.IS_WRITTEN:
-        # published or lent when its forward was scheduled: the first write is its owner's
-        if acts_for[slots[slot, c.ALLOC_BY]] == acts_for[name]:
-            flags &= ~c.SHARED
+    is_owner = acts_for[slots[slot, c.ALLOC_BY]] == acts_for[name]
+    if is_owner and not slots[slot, c.FLAGS] & c.IS_WRITTEN:
+        flags &= ~c.SHARED  # published or lent when its forward was scheduled: the first write is its owner's
     how = c.FORWARD | (0 if state & _ELSEWHERE else c.IN_ROW)
     if not flags & (c.NOT_HELD | c.NOT_THEIRS):
         how |= c.HELD

@@ -63,6 +63,11 @@ class Rows:
         """The doubts about a row."""
         return self.doubts.setdefault(row, Doubts())
 
+    def occupant(self, row: int | None) -> str | None:
+        """The request of a row; None when it has none, or when a gap hides which one."""
+        number = int(self.state[row, c.ROW_NAME]) if row is not None else c.NOBODY
+        return self._ledger.names.name(number) if number > 0 else None
+
     def request(self, row: int) -> str | None:
         """The request that a row's forward acts for: its own, else the one that had it before."""
         number = int(self.state[row, c.ROW_NAME])
@@ -73,8 +78,9 @@ class Rows:
     def bind(self, step: int, line: int, event: ev.Bind) -> None:
         """A request takes a row."""
         page, row, rid = self._ledger.page, event.row, event.rid
-        occupant, old_row = page.row_rid[row], page.rid_row.get(rid)
-        self._judge_bind((step, line), row, rid, occupant, old_row)
+        old_row = page.rid_row.get(rid)
+        known_row = old_row if self.occupant(old_row) == rid else None
+        self._judge_bind((step, line), row, rid, self.occupant(row), known_row)
         if old_row is not None and old_row != row:
             self._vacate(old_row)
         self._vacate(row)
@@ -92,7 +98,7 @@ class Rows:
     def move(self, step: int, line: int, event: ev.Move) -> None:
         """A request's columns go to another row."""
         page, rid, row = self._ledger.page, event.rid, event.row
-        old_row, occupant = page.rid_row.get(rid), page.row_rid[event.row]
+        old_row, occupant = page.rid_row.get(rid), self.occupant(row)
         if occupant is not None and occupant != rid:
             self._judge_bind((step, line), row, rid, occupant, None)
         if old_row is None:
@@ -120,7 +126,7 @@ class Rows:
     def map(self, step: int, line: int, event: ev.Map) -> None:
         """A row is written from a column on."""
         ledger, row, at, slots = self._ledger, event.row, event.at, event.slots
-        rid = ledger.page.row_rid[row]
+        rid = self.occupant(row)
         by = event.by if event.by is not None else rid
         is_other = rid is not None and by != rid
         if is_other and by is not None and rid is not None:
@@ -161,7 +167,8 @@ class Rows:
 
     def suspect_released(self, row: int, slots: IntArray, *, forced: bool = False) -> None:
         """Slots were given up: the row must not name them at its next forward."""
-        self.of(row).released.append((slots, forced))
+        if self.state[row, c.ROW_NAME] != c.UNKNOWN:
+            self.of(row).released.append((slots, forced))
 
     def judge_reads(self, where: Where, row: int, prefix: int) -> None:
         """A forward of this row reads `[0, prefix)`: look at what is in doubt."""

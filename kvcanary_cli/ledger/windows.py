@@ -127,7 +127,7 @@ class Windows:
     def suspect_shared(self, row: int, at: int, slots: IntArray) -> None:
         """A prefix hit must bring its window along: its last positions need window slots."""
         state = self._state
-        if state.window is None:
+        if state.window is None or self._rows.occupant(row) is None:
             return
         first = max(slots.size - self._rows.window_size, 0)
         tail = slots[first:]
@@ -136,6 +136,8 @@ class Windows:
 
     def suspect_written(self, row: int, column: int, slot: int) -> None:
         """A position inside the window was written and has no window slot."""
+        if self._rows.state[row, c.ROW_NAME] == c.UNKNOWN:
+            return
         self._rows.of(row).window[column] = slot
 
     def judge_reads(self, where: Where, row: int, prefix: int) -> None:
