@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, field
 
 from kvcanary_cli.sim.config import SimConfig
-from kvcanary_cli.sim.lanes import Lane, reach
+from kvcanary_cli.sim.lanes import Lane
 from kvcanary_cli.sim.pool import KvPool
 
 
@@ -53,6 +53,8 @@ class Admission:
         input_left = self._config.max_prefill_tokens - riding
         parts: list[Part] = []
         new: list[Lane] = []
+        if self._queues.chunked is None and not (self._queues.waiting and self._queues.rows):
+            return parts, new
         committed = sum(self._reserve(lane) for lane in self._queues.running)
         lane = self._queues.chunked
         if lane is not None:
@@ -99,6 +101,5 @@ class Admission:
     def _reserve(self, lane: Lane) -> int:
         """Pages the lane still needs: for its prompt, and for the part of its output that is reserved."""
         done = max(lane.goal, lane.length)
-        outstanding = reach(lane.request, self._config.step_tokens) - done
-        reserved = done + outstanding * self._config.reserve_percent // 100
+        reserved = done + (lane.reach - done) * self._config.reserve_percent // 100
         return max(0, self._pool.pages_for(reserved) - len(lane.pages))

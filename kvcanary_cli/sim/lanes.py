@@ -16,6 +16,7 @@ class Lane:
     """State of one request, from its arrival to its end; retraction puts it back to the start.
 
     Attributes:
+        reach: most columns it ever uses, as the function of that name says.
         tokens: [input_length + output_length] int64, or nothing before the first `start`.
         row: page-table row, 0 while waiting.
         pages: page of each `page_size` columns that the row has.
@@ -29,6 +30,7 @@ class Lane:
     """
 
     request: Request
+    reach: int
     tokens: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     row: int = 0
     pages: list[int] = field(default_factory=list)

@@ -75,7 +75,7 @@ class Scheduler:
                 return False
             self._now_s = max(self._now_s, self._next.arrival_s)
         while self._next is not None and self._next.arrival_s <= self._now_s:
-            queues.waiting.append(Lane(request=self._next))
+            queues.waiting.append(Lane(request=self._next, reach=reach(self._next, self._config.step_tokens)))
             self._next = self._fetch()
         if self._config.mixed_chunk:
             self._make_room()
@@ -159,12 +159,13 @@ class Scheduler:
         them, so it can't come back before one of them ends.
         """
         lanes = self._queues.running
-        for lane in lanes:
-            self._pool.slide_window(lane)
-        missing = [
-            max(0, self._pool.pages_for(lane.length + self._config.step_tokens) - len(lane.pages))
-            for lane in lanes
-        ]
+        if self._config.window:
+            for lane in lanes:
+                self._pool.slide_window(lane)
+        # the hot loop of a decode step, so no calls: columns of the step minus columns of the pages
+        size, step = self._config.page_size, self._config.step_tokens
+        short = [lane.length + step - len(lane.pages) * size for lane in lanes]
+        missing = [-(-columns // size) if columns > 0 else 0 for columns in short]
         while sum(missing) > self._pool.room:
             missing.pop()
             self._retract(lanes.pop())

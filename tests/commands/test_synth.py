@@ -10,7 +10,7 @@ import pytest
 from kvcanary_cli.sim.scenarios import SCENARIOS
 from kvcanary_cli.trace import events as ev
 from kvcanary_cli.trace.reader import open_trace
-from tests.cli import call, imported_by, spawn
+from tests.cli import ROOT, call, imported_by, spawn
 
 SMALL = ("--scenario", "decode", "--steps", "30")
 
@@ -151,6 +151,13 @@ def test_folders_are_no_files(capsys, there):
 def test_help_names_every_scenario(capsys):
     words = call(capsys, "synth", "--help").out.replace("-\n", "-").split()
     assert set(SCENARIOS) <= {word.strip(",.") for word in words} | {"shared-prefix"}
+
+
+def test_docs_show_what_is_printed(capsys, there):
+    page = (ROOT / "docs" / "synth.md").read_text(encoding="utf-8")
+    done = call(capsys, "synth", "t.jsonl", "--scenario", "decode")
+    assert f"```console\n$ kvcanary synth t.jsonl --scenario decode\n{done.out}```" in page
+    assert all(f"| `{name}` |" in page for name in SCENARIOS)
 
 
 def test_needs_neither_torch_nor_numba(there):
