@@ -96,14 +96,10 @@ def clean() -> Trace:
 def window() -> Trace:
     """Full and window pool; two tokens leave the window, one mapping is wrong, one slot is beyond the map."""
     groups = [FULL, ev.Group(kind="swa", window=4, slots=24)]
-    decode = [
-        event
-        for step in range(6)
-        for event in (
-            ev.SwaMap(full=slots(9 + step), swa=slots(6 + step)),
-            forward([1], [5 + step], slots(9 + step)),
-        )
-    ]
+    decode: list[ev.Event] = []
+    for step in range(6):
+        decode.append(ev.SwaMap(full=slots(9 + step), swa=slots(6 + step)))
+        decode.append(forward([1], [5 + step], slots(9 + step)))
     return Trace(
         header=header(groups=groups, sources=[K, WINDOW_K]),
         events=[
