@@ -22,6 +22,7 @@ COMMANDS = {
     "check-capacities": "kvcanary_cli.commands.check_capacities:check_capacities",
     "replay": "kvcanary_cli.commands.replay:replay",
     "synth": "kvcanary_cli.commands.synth:synth",
+    "selftest": "kvcanary_cli.commands.selftest:selftest",
     "doctor": "kvcanary_cli.commands.doctor:doctor",
 }
 ALIASES = {"synthesize": "synth"}
