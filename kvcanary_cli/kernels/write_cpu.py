@@ -102,7 +102,6 @@ def write_lane(
     expected_tokens,  # [num_tokens] int64, or [0]: no input assert
     expected_positions,
     chain_position_assert,
-    stores,  # False: only the rows, of a lane that was written before
 ):
     """Write the tokens [start, stop) of one lane. Returns (violations, stamps written)."""
     found = 0
@@ -150,7 +149,7 @@ def write_lane(
             bits = BIT_OUT_OF_RANGE
             store_row(ring, index + found, launch_tag, slot, position, token, token, running, num_slots, bits)
             found += 1
-        elif stores:
+        else:
             base = slot * stride
             words[base] = token
             words[base + 1] = position
@@ -227,7 +226,6 @@ def write_serial(
             expected_tokens,
             expected_positions,
             chain_position_assert,
-            True,
         )
         write_index[0] += found
         slot_run_counter[0] += num_written
@@ -287,10 +285,9 @@ def write_parallel(
                     expected_tokens,
                     expected_positions,
                     chain_position_assert,
-                    True,
                 )
                 num_written[chunk] += written
-    # rows are rare: what the threads counted is found once more, in order, until the ring is full
+    # rows are rare: lanes that have some are written once more, the same, and in order, until the ring is full
     index = np.int64(write_index[0])
     for lane in range(num_lanes):
         if found[lane] and index < ring.shape[0]:
@@ -313,7 +310,6 @@ def write_parallel(
                 expected_tokens,
                 expected_positions,
                 chain_position_assert,
-                False,
             )
         index += found[lane]
     write_index[0] = np.int32(index)

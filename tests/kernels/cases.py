@@ -30,6 +30,11 @@ def guarded(backend: Backend, shape: tuple[int, ...], dtype: str) -> tuple[Any, 
     return memory[:size].reshape(shape), memory
 
 
+def followed(backend: Backend, values: np.ndarray) -> Any:
+    """An input with memory behind it that looks valid, so that reading past the end changes the outcome."""
+    return backend.put(np.concatenate([values, np.ones(GUARD, dtype=values.dtype)]))[: len(values)]
+
+
 def assert_agrees(got: dict[str, np.ndarray], want: dict[str, np.ndarray], true_rows: np.ndarray) -> None:
     """Everything equal but the order of rows; where the ring is too small, each kept row is one of the true ones."""
     assert got.keys() == want.keys()
@@ -284,9 +289,9 @@ def run_write(backend: Backend, case: WriteCase, **launch: Any) -> dict[str, np.
     backend.write(
         canary_buf=buffer,
         plan=plan,
-        input_ids=backend.put(case.input_ids),
-        positions=backend.put(case.positions),
-        out_cache_loc=backend.put(case.slots),
+        input_ids=followed(backend, case.input_ids),
+        positions=followed(backend, case.positions),
+        out_cache_loc=followed(backend, case.slots),
         sources=case.stamps.kv_sources(backend),
         hash_mode=case.stamps.hash_mode,
         launch_tag=3,
@@ -372,12 +377,12 @@ def run_plan(backend: Backend, case: PlanCase, **launch: Any) -> dict[str, np.nd
     backend.plan(
         verify_plan_out=backend.verify_plan(**{name: views[name] for name in names[:6]}),
         write_plan_out=backend.write_plan(**{name: views[name] for name in names[6:]}),
-        req_pool_indices=backend.put(case.rows),
-        prefix_lens=backend.put(case.prefix_lens),
-        extend_seq_lens=backend.put(case.extend_lens),
+        req_pool_indices=followed(backend, case.rows),
+        prefix_lens=followed(backend, case.prefix_lens),
+        extend_seq_lens=followed(backend, case.extend_lens),
         req_to_token=backend.put(case.table),
         swa_window_size=case.window,
-        full_to_swa=None if case.full_to_swa is None else backend.put(case.full_to_swa),
+        full_to_swa=None if case.full_to_swa is None else followed(backend, case.full_to_swa),
         expected_tokens=None if case.pool is None else backend.put(case.pool),
         expected_valid_lens=None if case.valid_lens is None else backend.put(case.valid_lens),
         token_id_vs_position_offset=case.token_offset,

@@ -82,8 +82,8 @@ def test_hand_computed_row(entry, row, backend):
 
 
 def test_the_padding_slot_is_counted_and_not_checked(backend):
-    done = run_verify(backend, example([[0, 1, 2, 3]]))
-    assert (done["write_index"], done["slot_run"]) == (0, 1001)
+    done = run_verify(backend, example([[0, 1, 2, 3], [0, 1, 2, 0], [0, 1, 2, -1], [0, 1, 2, 6]]))
+    assert (done["write_index"], done["slot_run"]) == (0, 1004)
 
 
 def test_without_byte_hashes_a_stored_one_is_a_violation(backend):
