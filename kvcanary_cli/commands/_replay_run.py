@@ -26,6 +26,7 @@ class RunRequest:
     device: str = "auto"
     threads: int | None = None
     hash_name: str = "all"
+    verify: str | None = None
     sweep_interval: int = 0
     capacities: str | None = None
     ring: int | None = None
@@ -109,6 +110,7 @@ def replay_options(request: RunRequest, device: DeviceChoice) -> ReplayOptions:
     return ReplayOptions(
         device=device,
         hash_mode=_hash_mode(request.hash_name),
+        incremental=_incremental(request.verify, device),
         sweep_interval=request.sweep_interval,
         limits=load_limits(request.capacities),
         ring=request.ring,
@@ -140,6 +142,18 @@ def _hash_mode(word: str) -> HashMode:
     if word not in modes:
         raise UsageError(f"`--hash` is {word!r}, known are {', '.join(modes)}")
     return modes[word]
+
+
+def _incremental(word: str | None, device: DeviceChoice) -> bool:
+    """Whether to check only what was touched; on a GPU every check also tests the memory, so it checks all."""
+    if word not in (None, "full", "incremental"):
+        raise UsageError(f"`--verify` is {word!r}, known are full, incremental")
+    if word == "incremental" and device.kind == "cuda":
+        raise UsageError(
+            "`--verify incremental` is for the CPU, a run on a GPU verifies in full",
+            hint="`--device cpu --verify incremental`",
+        )
+    return word == "incremental" or (word is None and device.kind == "cpu")
 
 
 def _required(words: str | None) -> tuple[str, ...]:

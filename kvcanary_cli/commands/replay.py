@@ -35,6 +35,14 @@ def replay(
             help="Bytes hashed of each source: none, 16, or all that it declares.",
         ),
     ] = "all",
+    verify: Annotated[
+        str | None,
+        typer.Option(
+            "--verify",
+            metavar="full|incremental",
+            help="Check every entry, or what was touched since its last good check; full on a GPU, else incremental.",
+        ),
+    ] = None,
     sweep_interval: Annotated[
         int,
         typer.Option(
@@ -123,6 +131,7 @@ def replay(
         device=device,
         threads=threads,
         hash_name=hash_name,
+        verify=verify,
         sweep_interval=sweep_interval,
         capacities=capacities,
         ring=ring,

@@ -25,6 +25,7 @@ class ReplayOptions:
         stop_on_violation: stop after the forward with the first finding.
         required: checks without which the run is incomplete.
         threads: threads of the CPU backend; None: all cores.
+        incremental: verify only what something touched since its last good check.
         history: (group, slot) whose every event is kept.
     """
 
@@ -38,4 +39,5 @@ class ReplayOptions:
     stop_on_violation: bool = False
     required: tuple[str, ...] = ()
     threads: int | None = None
+    incremental: bool = False
     history: tuple[str, int] | None = None

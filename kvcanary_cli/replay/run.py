@@ -92,7 +92,13 @@ def run_replay(
     is_gpu = options.device.kind == "cuda"
     state = new_state(layout, track_changes=is_gpu)
     runtime = open_runtime(
-        options.device, layout, state.table, state.swa_map, state.expected, options.threads
+        options.device,
+        layout,
+        state.table,
+        state.swa_map,
+        state.expected,
+        options.threads,
+        incremental=options.incremental,
     )
     ledger = Ledger(header, state.table, state.swa_map, state.expected.tokens)
     stories = Stories(

@@ -46,6 +46,7 @@ def incident_json(
         "pages": to_ranges(slot // page_size for slot in incident.slots),
         "is_damaged": incident.is_damaged,
         "shadows": to_ranges(incident.shadows),
+        "other_group_slots": to_ranges(incident.other_slots),
         "breach": _breach(incident.breaches[0]) if incident.breaches else None,
         "breaches": [_breach(breach) for breach in incident.breaches],
         "damaged_step": list(incident.damaged) if incident.damaged is not None else None,

@@ -96,6 +96,7 @@ def _inputs(options: ReplayOptions, source: dict[str, Any]) -> dict[str, Any]:
         "trace": source,
         "device": options.device.label,
         "hash": options.hash_mode.name.lower(),
+        "verify": "incremental" if options.incremental else "full",
         "sweep_interval": options.sweep_interval,
         "ring": options.ring,
         "limit_steps": options.limit_steps,

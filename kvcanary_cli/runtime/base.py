@@ -134,7 +134,7 @@ class Runtime(ABC):
 
     def _check_and_stamp(self, phase: str, group: GroupLayout) -> None:
         call = self._active()
-        entries = self.planned_entries(group, call)
+        entries = self._verify_count(group, call)
         written = self._num_written(group)
         for half in self.layout.halves:
             tag = launch_tag(phase, half, group.kind)
@@ -145,6 +145,10 @@ class Runtime(ABC):
                 self._write_in_order(group, phase, half, tag)
             else:
                 self._write(group, phase, half, tag)
+
+    def _verify_count(self, group: GroupLayout, call: ForwardCall) -> int:
+        """Entries that a verify launch of this forward will look at."""
+        return self.planned_entries(group, call)
 
     def _count(self, tag: LaunchTag, entries: int) -> None:
         self.counters.planned_launches[tag] += 1

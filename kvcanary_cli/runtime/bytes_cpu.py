@@ -1,7 +1,7 @@
 """The bytes that the modelled forward leaves in KV memory, for Numba.
 
 Word j (8 bytes, little-endian) of source number s is `mix(c ^ mix(s << 32 ^ j) ^ salt)`, where c is the chain after
-the slot's token (trace format, section Bytes). Twin: `bytes.py` (Triton).
+the slot's token (trace format, section Bytes). Twin: `bytes_gpu.py` (Triton).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from kvcanary_cli.kernels.hashing_cpu import chain, mix
+from kvcanary_cli.kernels.hashing_cpu import chain, hash_slot, mix
 
 
 @njit(cache=True)
@@ -76,3 +76,12 @@ def has_conflict(slots, seeds, offsets, mark, serial):
         if 0 <= seed < mark.size and mark[seed] >= serial and mark[seed] != serial + lane:
             return True
     return False
+
+
+@njit(cache=True)
+def hash_slots(table, count):
+    """[count] uint64 byte hash of slots 0 … count-1 of a source table."""
+    out = np.empty(count, np.uint64)
+    for slot in range(count):
+        out[slot] = hash_slot(table, slot)
+    return out

@@ -1,4 +1,8 @@
-"""Memory of a run in NumPy arrays, operations by Numba. Imports neither torch nor triton."""
+"""One run on the CPU: operations of a forward by Numba. Imports neither torch nor triton.
+
+The kernels are called without their checks: everything they get is made here or was checked by the trace's
+reader, and a replay makes thousands of launches a second.
+"""
 
 from __future__ import annotations
 
@@ -6,187 +10,242 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from kvcanary_cli.kernels._layout import ExpectedInputs
-from kvcanary_cli.kernels.consts import STAMP_WORDS, WORD_KV_HASH, HashMode, LaunchTag
+from kvcanary_cli.kernels.consts import RING_SLOT, RING_TAG, LaunchTag
+from kvcanary_cli.kernels.fused_cpu import PARALLEL_ENTRIES as PARALLEL_TABLE
+from kvcanary_cli.kernels.fused_cpu import verify_table_parallel, verify_table_serial
 from kvcanary_cli.kernels.log_cpu import ViolationLog
-from kvcanary_cli.kernels.plan_cpu import plan_cpu
-from kvcanary_cli.kernels.plans_cpu import VerifyPlan, WritePlan, aligned_zeros
-from kvcanary_cli.kernels.sources_cpu import KvSource
-from kvcanary_cli.kernels.verify_cpu import verify_cpu
-from kvcanary_cli.kernels.write_cpu import write_cpu
+from kvcanary_cli.kernels.memory_cpu import NO_POOL, NO_WORDS
+from kvcanary_cli.kernels.plan_cpu import plan_writes
+from kvcanary_cli.kernels.verify_cpu import PARALLEL_ENTRIES, verify_parallel, verify_serial
+from kvcanary_cli.kernels.write_cpu import PARALLEL_ENTRIES as PARALLEL_TOKENS
+from kvcanary_cli.kernels.write_cpu import write_parallel, write_serial
 from kvcanary_cli.runtime.base import NUM_TAGS, Counters, Runtime
-from kvcanary_cli.runtime.bytes_cpu import fill_slots, has_conflict, stamp_contexts, word_keys
+from kvcanary_cli.runtime.bytes_cpu import has_conflict, stamp_contexts
 from kvcanary_cli.runtime.calls import ForwardCall, HostCopy, IntArray, SweepCall, WordArray
+from kvcanary_cli.runtime.changes import Changes
+from kvcanary_cli.runtime.dirty_plan import DirtyPlan
 from kvcanary_cli.runtime.expected import ExpectedTokens
-from kvcanary_cli.runtime.layout import HEAD, SWA, TAIL, GroupLayout, Layout, SourceLayout
+from kvcanary_cli.runtime.layout import HEAD, SWA, TAIL, GroupLayout, Layout
+from kvcanary_cli.runtime.memory_cpu import CpuMemory
 from kvcanary_cli.runtime.page_table import PageTable
 
-_FIRST_RING = 4096  # rows of the log that is drained after each forward; grows when a forward has more
-_NO_MAP = None
+RING_ROWS = 65_536  # rows of the log that is emptied after each forward, as many as the GPU's
+
+_ONE_FLAG = np.ones(1, np.int32)
 
 
-class CpuRuntime(Runtime):
-    """One run on the CPU."""
+class CpuRuntime(CpuMemory, Runtime):
+    """One run on the CPU.
 
-    def __init__(self, layout: Layout, table: PageTable, swa_map: IntArray, expected: ExpectedTokens) -> None:
-        super().__init__(layout, table, swa_map, expected)
-        self._stamps = {
-            (phase, half, group.kind): aligned_zeros((group.num_slots, STAMP_WORDS), "int64")
-            for phase in (HEAD, TAIL)
-            for half in layout.halves
-            for group in layout.groups
-        }
-        self._kv = {s.number: self._source_memory(s, layout.group(s.group).num_slots) for s in layout.sources}
-        self._keys = {s.number: word_keys(s.number, s.bytes_per_slot // 8) for s in layout.sources}
-        self._hashed = {
-            (half, group.kind): self._hashed_sources(group.kind, half)
-            for half in layout.halves
-            for group in layout.groups
-        }
-        self._log = ViolationLog.allocate(_FIRST_RING, "cpu")
+    Args:
+        changes: cells to verify again; None verifies every entry at every forward.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        table: PageTable,
+        swa_map: IntArray,
+        expected: ExpectedTokens,
+        changes: Changes | None = None,
+    ) -> None:
+        CpuMemory.__init__(self, layout)
+        Runtime.__init__(self, layout, table, swa_map, expected)
+        self._log = ViolationLog.allocate(RING_ROWS, "cpu")
         self._tag_logs = [self._tag_log() for _ in range(NUM_TAGS)]
-        # HEAD and TAIL of a forward use one plan, with the model's work between them: a plan a group
-        self._verify_plans = {group.kind: VerifyPlan.allocate(4096, "cpu") for group in layout.groups}
-        self._write_plans = {group.kind: WritePlan.allocate(64, "cpu") for group in layout.groups}
+        self._entries = table.entries.reshape(table.num_rows, table.width)
         self._mark = {group.kind: np.zeros(group.num_slots, np.int64) for group in layout.groups}
+        self._identity = np.arange(layout.num_slots)
         self._serial = 1
         self._slots: dict[str, IntArray] = {}
-        self._kernel_call: ForwardCall | None = None
+        self._offsets: dict[str, IntArray] = {}
+        self._seeds: dict[str, IntArray] = {}
+        self._num_lanes = np.zeros(1, np.int32)
+        self._changes = changes
+        self._dirty = {group.kind: DirtyPlan() for group in layout.groups}
+        self._to_settle = False
 
     # ---- the forward
 
     def _prepare(self, call: ForwardCall) -> None:
+        lanes = call.rows.size
+        self._num_lanes[0] = lanes
         for group in self.layout.groups:
-            if call.rows.size > self._write_plans[group.kind].write_req_capacity:
-                self._write_plans[group.kind] = WritePlan.allocate(2 * call.rows.size, "cpu")
-            entries = self.planned_entries(group, call)
-            if entries > self._verify_plans[group.kind].verify_capacity:
-                self._verify_plans[group.kind] = VerifyPlan.allocate(2 * entries, "cpu")
-            self._slots[group.kind] = self.in_group(group, call.slots)
+            kind = group.kind
+            self._slots[kind] = self.in_group(group, call.slots)
+            if kind not in self._seeds or self._seeds[kind].size < lanes:
+                self._offsets[kind] = np.zeros(2 * lanes + 1, np.int64)
+                self._seeds[kind] = np.zeros(2 * lanes, np.int64)
+            self._note_writes(kind, call)
 
     def _plan(self, group: GroupLayout) -> None:
         call = self._active()
-        is_mapped = group.kind == SWA and self.layout.maps_window
-        checks_tokens = call.valid_lens is not None and self.expected.pool is not None
-        plan_cpu(
-            verify_plan_out=self._verify_plans[group.kind],
-            write_plan_out=self._write_plans[group.kind],
-            req_pool_indices=call.rows,
-            prefix_lens=call.prefix,
-            extend_seq_lens=call.lens,
-            req_to_token=self.table.entries.reshape(self.table.num_rows, self.table.width),
-            swa_window_size=group.window,
-            full_to_swa=self.swa_map if is_mapped else _NO_MAP,
-            expected_tokens=self.expected.pool if checks_tokens else None,
-            expected_valid_lens=call.valid_lens if checks_tokens else None,
-            token_id_vs_position_offset=self.layout.token_offset,
+        rows, width = self._entries.shape
+        plan_writes(
+            call.rows,
+            call.prefix,
+            call.lens,
+            self.table.entries,
+            rows,
+            width,
+            self._has_map(group),
+            self._map(group),
+            self._offsets[group.kind],
+            self._seeds[group.kind],
+            self._num_lanes,
         )
+        if self._changes is not None:
+            ends = call.prefix
+            starts = ends - self.entry_counts(group, call)
+            self._dirty[group.kind].fill(
+                self._changes.dirty[group.kind],
+                self.table.entries,
+                self._map(group) if self._has_map(group) else NO_WORDS,
+                call,
+                starts,
+                self.table.width,
+                self._expected_pool(call),
+                self.layout.token_offset,
+            )
+            self._to_settle = True
+
+    def _verify_count(self, group: GroupLayout, call: ForwardCall) -> int:
+        if self._changes is not None:
+            return self._dirty[group.kind].count
+        return self.planned_entries(group, call)
 
     def _has_conflict(self, group: GroupLayout) -> bool:
         call = self._active()
         lanes = call.rows.size
-        plan = self._write_plans[group.kind]
         self._serial += lanes + 1
         return bool(
             has_conflict(
                 self._slots[group.kind],
-                plan.write_seed_slot_indices[:lanes],
-                plan.write_offsets[: lanes + 1],
+                self._seeds[group.kind][:lanes],
+                self._offsets[group.kind][: lanes + 1],
                 self._mark[group.kind],
                 self._serial,
             )
         )
 
     def _verify(self, group: GroupLayout, phase: str, half: str, tag: LaunchTag) -> None:
-        sources = self._hashed[half, group.kind] if phase == TAIL else []
-        verify_cpu(
-            canary_buf=self._stamps[phase, half, group.kind],
-            plan=self._verify_plans[group.kind],
-            sources=sources,
-            hash_mode=HashMode.ALL if sources else HashMode.NONE,
-            launch_tag=tag,
-            log=self._tag_logs[tag],
-            check_expected_token=self._active().valid_lens is not None,
+        call = self._active()
+        if self._changes is not None:
+            plan = self._dirty[group.kind]
+            self._launch_verify(
+                plan.slots, plan.tokens, plan.positions, plan.before, plan.num, phase, half, group, tag
+            )
+            return
+        stamps, log = self.stamps[phase, half, group.kind], self._tag_logs[tag]
+        checks_tokens = call.valid_lens is not None and self.expected.pool is not None
+        is_small = self.planned_entries(group, call) < PARALLEL_TABLE
+        verify = verify_table_serial if is_small else verify_table_parallel
+        verify(
+            stamps.reshape(-1),
+            stamps.shape[1],
+            stamps.shape[0],
+            call.rows,
+            call.prefix,
+            self._entries,
+            group.window,
+            self._has_map(group),
+            self._map(group),
+            self._expected_pool(call),
+            call.valid_lens if checks_tokens else NO_WORDS,
+            self.layout.token_offset,
+            -1,
+            self.source_table(phase, half, group.kind),
+            checks_tokens,
+            int(tag),
+            log.ring,
+            log.write_index,
+            log.slot_run_counter,
+            log.kernel_run_counter,
         )
 
     def _write(self, group: GroupLayout, phase: str, half: str, tag: LaunchTag) -> None:
-        self._write_with(self._write_plans[group.kind], group, phase, half, tag)
-
-    def _write_with(self, plan: WritePlan, group: GroupLayout, phase: str, half: str, tag: LaunchTag) -> None:
-        call = self._active()
-        sources = self._hashed[half, group.kind] if phase == TAIL else []
-        expected = None
-        if call.expected_tokens is not None and call.expected_positions is not None:
-            expected = ExpectedInputs(call.expected_tokens, call.expected_positions)
-        write_cpu(
-            canary_buf=self._stamps[phase, half, group.kind],
-            plan=plan,
-            input_ids=call.tokens,
-            positions=call.positions,
-            out_cache_loc=self._slots[group.kind],
-            sources=sources,
-            hash_mode=HashMode.ALL if sources else HashMode.NONE,
-            launch_tag=tag,
-            log=self._tag_logs[tag],
-            expected_inputs=expected,
-            chain_position_assert=call.chain_positions,
-        )
+        is_small = self._active().tokens.size < PARALLEL_TOKENS
+        self._launch_write(write_serial if is_small else write_parallel, group, phase, half, tag)
 
     def _write_in_order(self, group: GroupLayout, phase: str, half: str, tag: LaunchTag) -> None:
-        stamps = self._stamps[phase, half, group.kind]
-        lanes = self._active().rows.size
-        whole = self._write_plans[group.kind]
-        seeds = whole.write_seed_slot_indices[:lanes].copy()
-        offsets = whole.write_offsets[: lanes + 1].copy()
-        inside = (seeds >= 0) & (seeds < group.num_slots)
-        before = stamps[np.where(inside, seeds, 0)].copy()
-        log = self._tag_logs[tag]
-        launches = int(log.kernel_run_counter[0])
-        for lane in range(lanes):
-            if offsets[lane] == offsets[lane + 1]:
-                continue
-            plan = WritePlan.allocate(1, "cpu")
-            # the plan's one lane covers this lane's entries only: entries before its offset belong to nobody
-            plan.write_offsets[:] = offsets[lane : lane + 2]
-            plan.write_seed_slot_indices[0] = seeds[lane]
-            plan.write_num_valid_reqs[0] = 1
-            own = self._slots[group.kind][offsets[lane] : offsets[lane + 1]]
-            swap = bool(inside[lane])
-            now = stamps[seeds[lane]].copy() if swap else None
-            if swap:
-                stamps[seeds[lane]] = before[lane]
-            self._write_with(plan, group, phase, half, tag)
-            if swap and seeds[lane] not in own:
-                stamps[seeds[lane]] = now
-        log.kernel_run_counter[0] = launches + 1  # one launch of the contract, however often it was split
+        # the serial kernel reads all seeds before it writes, and writes lane after lane
+        self._launch_write(write_serial, group, phase, half, tag)
 
     def _write_lane_bytes(self, group: GroupLayout) -> None:
         call = self._active()
-        live = call.num_live_entries
-        slots = self._slots[group.kind][:live]
-        contexts = stamp_contexts(self._stamps[HEAD, "k", group.kind], slots)
-        self.write_bytes(group.kind, slots, contexts, salt=call.byte_salt)
+        slots = self._slots[group.kind][: call.num_live_entries]
+        contexts = stamp_contexts(self.stamps[HEAD, "k", group.kind], slots)
+        CpuMemory.write_bytes(self, group.kind, slots, contexts, salt=call.byte_salt)
 
     def _verify_entries(self, group_kind: str, half: str, tag: LaunchTag, call: SweepCall) -> None:
-        plan = VerifyPlan.allocate(call.slots.size, "cpu")
-        plan.verify_slot_indices[:] = call.slots
-        plan.verify_expected_positions[:] = call.positions
-        plan.verify_prev_slot_indices[:] = call.predecessors
-        plan.verify_expected_tokens[:] = -1
-        plan.verify_num_valid[0] = call.slots.size
-        plan.enable[0] = 1
-        sources = self._hashed[half, group_kind]
-        verify_cpu(
-            canary_buf=self._stamps[TAIL, half, group_kind],
-            plan=plan,
-            sources=sources,
-            hash_mode=HashMode.ALL if sources else HashMode.NONE,
-            launch_tag=tag,
-            log=self._tag_logs[tag],
-            check_expected_token=False,
+        unknown = np.full(call.slots.size, -1, np.int64)
+        count = np.array([call.slots.size], np.int32)
+        group = self.layout.group(group_kind)
+        self._launch_verify(
+            call.slots, unknown, call.positions, call.predecessors, count, TAIL, half, group, tag
+        )  # fmt: skip
+
+    def _launch_verify(
+        self,
+        slots: IntArray,
+        tokens: IntArray,
+        positions: IntArray,
+        before: IntArray,
+        num: np.ndarray,
+        phase: str,
+        half: str,
+        group: GroupLayout,
+        tag: LaunchTag,
+    ) -> None:
+        stamps, log = self.stamps[phase, half, group.kind], self._tag_logs[tag]
+        verify = verify_serial if int(num[0]) < PARALLEL_ENTRIES else verify_parallel
+        verify(
+            stamps.reshape(-1),
+            stamps.shape[1],
+            stamps.shape[0],
+            slots,
+            tokens,
+            positions,
+            before,
+            num,
+            _ONE_FLAG,
+            self.source_table(phase, half, group.kind),
+            True,
+            int(tag),
+            log.ring,
+            log.write_index,
+            log.slot_run_counter,
+            log.kernel_run_counter,
         )
 
-    # ---- memory outside of forwards
+    def _launch_write(self, write: object, group: GroupLayout, phase: str, half: str, tag: LaunchTag) -> None:
+        call, kind = self._active(), group.kind
+        stamps, log = self.stamps[phase, half, kind], self._tag_logs[tag]
+        words, lanes = stamps.reshape(-1), call.rows.size
+        has_expectation = call.expected_tokens is not None
+        write(  # type: ignore[operator]
+            words,
+            stamps.shape[1],
+            stamps.shape[0],
+            words,
+            self._offsets[kind][: lanes + 1],
+            self._seeds[kind][:lanes],
+            self._num_lanes,
+            call.tokens,
+            call.positions,
+            self._slots[kind],
+            self.source_table(phase, half, kind),
+            int(tag),
+            log.ring,
+            log.write_index,
+            log.slot_run_counter,
+            log.kernel_run_counter,
+            call.expected_tokens if has_expectation else NO_WORDS,
+            call.expected_positions if has_expectation else NO_WORDS,
+            call.chain_positions,
+        )
+
+    # ---- memory outside of forwards: what it changes has to be verified again
 
     def write_bytes(
         self,
@@ -197,55 +256,38 @@ class CpuRuntime(Runtime):
         salt: int,
         sources: Sequence[int] | None = None,
     ) -> None:
-        for source in self._named(group_kind, sources):
-            fill_slots(
-                self._words(source), slots, contexts, self._keys[source.number], np.uint64(salt & 2**64 - 1)
-            )
+        kind = self._kind(group_kind)
+        CpuMemory.write_bytes(self, kind, slots, contexts, salt=salt, sources=sources)
+        self._touch(kind, slots)
 
     def zero_bytes(self, group_kind: str, slots: IntArray, sources: Sequence[int] | None = None) -> None:
-        for source in self._named(group_kind, sources):
-            self._words(source)[slots] = 0
+        CpuMemory.zero_bytes(self, self._kind(group_kind), slots, sources)
+        self._touch(group_kind, slots)
 
     def flip_byte(
         self, group_kind: str, slots: IntArray, byte: int, xor: int, sources: Sequence[int] | None = None
     ) -> None:
-        for source in self._named(group_kind, sources):
-            if byte < source.bytes_per_slot:
-                self._bytes(source)[slots, byte] ^= np.uint8(xor)
+        CpuMemory.flip_byte(self, self._kind(group_kind), slots, byte, xor, sources)
+        self._touch(group_kind, slots)
 
     def copy_bytes(
         self, group_kind: str, to_slots: IntArray, from_slots: IntArray, sources: Sequence[int] | None = None
     ) -> None:
-        for source in self._named(group_kind, sources):
-            words = self._words(source)
-            words[to_slots] = words[from_slots].copy()
+        CpuMemory.copy_bytes(self, self._kind(group_kind), to_slots, from_slots, sources)
+        self._touch(group_kind, to_slots)
 
     def flip_stamp(self, group_kind: str, slot: int, word: int, xor: int, phases: Iterable[str]) -> None:
-        for phase in phases:
-            for half in self.layout.halves:
-                stamps = self._stamps[phase, half, group_kind].view(np.uint64)
-                stamps[slot, word] ^= np.uint64(xor & 2**64 - 1)
+        CpuMemory.flip_stamp(self, self._kind(group_kind), slot, word, xor, phases)
+        self._touch(group_kind, np.array([slot], np.int64))
 
     def save(self, group_kind: str, slots: IntArray) -> HostCopy:
-        return HostCopy(
-            group=group_kind,
-            kv={s.number: self._bytes(s)[slots] for s in self.layout.sources_of(group_kind)},
-            stamps={
-                (phase, half): self._stamps[phase, half, group_kind][slots]
-                for phase in (HEAD, TAIL)
-                for half in self.layout.halves
-            },
-        )
+        return CpuMemory.save(self, self._kind(group_kind), slots)
 
     def load(
         self, group_kind: str, slots: IntArray, copy: HostCopy, *, sources: Sequence[int] | None, stamps: bool
     ) -> None:
-        for source in self._named(group_kind, sources):
-            if source.number in copy.kv:
-                self._bytes(source)[slots] = copy.kv[source.number][: slots.size]
-        if stamps:
-            for (phase, half), words in copy.stamps.items():
-                self._stamps[phase, half, group_kind][slots] = words[: slots.size]
+        CpuMemory.load(self, self._kind(group_kind), slots, copy, sources=sources, stamps=stamps)
+        self._touch(group_kind, slots)
 
     def deliver(
         self,
@@ -258,27 +300,24 @@ class CpuRuntime(Runtime):
         sources: Sequence[int] | None,
         stamps: bool,
     ) -> None:
-        rows = np.zeros((slots.size, STAMP_WORDS), np.int64)
-        rows[:, 0], rows[:, 1], rows[:, 2] = tokens, positions, chains.view(np.int64)
-        contexts = stamp_contexts(rows, np.arange(slots.size))
-        if stamps:
-            for half in self.layout.halves:
-                self._stamps[HEAD, half, group_kind][slots] = rows
-                sent = rows.copy()
-                sent[:, WORD_KV_HASH] = self._hash_of_contexts(group_kind, half, contexts)
-                self._stamps[TAIL, half, group_kind][slots] = sent
-        self.write_bytes(group_kind, slots, contexts, salt=0, sources=sources)
+        kind = self._kind(group_kind)
+        CpuMemory.deliver(self, kind, slots, tokens, positions, chains, sources=sources, stamps=stamps)
+        self._touch(kind, slots)
 
     def read_stamp(self, group_kind: str, slot: int, phase: str = TAIL) -> IntArray:
-        return self._stamps[phase, "k", group_kind][slot].copy()
+        return CpuMemory.read_stamp(self, self._kind(group_kind), slot, phase)
+
+    def note_swa_map(self, full: IntArray) -> None:
+        if self._changes is not None:
+            self._changes.window_mapped(full, self.swa_map)
 
     def drain(self) -> tuple[IntArray, int]:
         found = int(self._log.write_index[0])
-        if found == 0:
-            return np.zeros((0, 8), np.int64), 0
         kept = min(found, self._log.ring_capacity)
-        rows = self._log.ring[:kept].copy()
+        rows = self._log.ring[:kept].copy() if kept else _NO_ROWS
         self._log.write_index[0] = 0
+        if self._to_settle:
+            self._settle(rows, found - kept)
         return rows, found - kept
 
     def finish(self) -> Counters:
@@ -288,44 +327,45 @@ class CpuRuntime(Runtime):
 
     # ---- inside
 
-    def _source_memory(self, source: SourceLayout, num_slots: int) -> np.ndarray:
-        page_size = self.layout.page_size
-        pages = -(-num_slots // page_size)
-        return aligned_zeros((pages, page_size * source.bytes_per_slot), "uint8")
+    def _settle(self, rows: IntArray, lost: int) -> None:
+        """Entries of the forward that were found good need no check until something touches them."""
+        self._to_settle = False
+        if self._changes is None or lost:
+            return  # which entries failed is not known: all of them stay dirty
+        for group in self.layout.groups:
+            plan = self._dirty[group.kind]
+            if plan.count == 0:
+                continue
+            of_group = (rows[:, RING_TAG] >= LaunchTag.HEAD_K_SWA) == (group.kind == SWA)
+            failed = np.ascontiguousarray(rows[of_group, RING_SLOT])
+            self._changes.settle(group.kind, plan.cells[: plan.count], plan.slots[: plan.count], failed)
+            # stamps were written after the checks, so their other readers have to look again
+            self._touch(group.kind, self._slots[group.kind])
 
-    def _bytes(self, source: SourceLayout) -> np.ndarray:
-        return self._kv[source.number].reshape(-1, source.bytes_per_slot)
+    def _note_writes(self, kind: str, call: ForwardCall) -> None:
+        """Bytes that this forward writes change what TAIL sees of them."""
+        if self._changes is not None:
+            self._touch(kind, self._slots[kind])
+            if call.pad_slots.size:
+                self._touch(kind, self.in_group(self.layout.group(kind), call.pad_slots))
 
-    def _words(self, source: SourceLayout) -> np.ndarray:
-        return self._kv[source.number].view(np.uint64).reshape(-1, source.bytes_per_slot // 8)
+    def _touch(self, group_kind: str, slots: IntArray) -> None:
+        if self._changes is not None:
+            self._changes.written(group_kind, slots)
 
-    def _hashed_sources(self, group_kind: str, half: str) -> list[KvSource]:
-        return [
-            KvSource(self._kv[s.number], self.layout.page_size, s.bytes_per_slot, s.hashed_bytes)
-            for s in self.layout.sources_of(group_kind, half)
-            if s.hashed_bytes
-        ]
+    def _kind(self, group_kind: str) -> str:
+        """A lone window group is the pool, whatever an event calls it."""
+        return self.layout.group(group_kind).kind
 
-    def _hash_of_contexts(self, group_kind: str, half: str, contexts: WordArray) -> IntArray:
-        """Byte hash of slots that a forward would have filled for these contexts."""
-        from kvcanary_cli.kernels.hashing_cpu import hash_slot
-        from kvcanary_cli.kernels.sources_cpu import source_table
+    def _has_map(self, group: GroupLayout) -> bool:
+        return group.kind == SWA and self.layout.maps_window
 
-        count = contexts.size
-        sources = []
-        for source in self.layout.sources_of(group_kind, half):
-            if source.hashed_bytes and count:
-                memory = aligned_zeros((count, source.bytes_per_slot), "uint8")
-                words = memory.view(np.uint64).reshape(count, -1)
-                fill_slots(words, np.arange(count), contexts, self._keys[source.number], np.uint64(0))
-                sources.append(KvSource(memory, 1, source.bytes_per_slot, source.hashed_bytes))
-        if not sources:
-            return np.zeros(count, np.int64)
-        table = source_table(sources, HashMode.ALL)
-        return np.array([hash_slot(table, slot) for slot in range(count)], np.uint64).view(np.int64)
+    def _map(self, group: GroupLayout) -> IntArray:
+        return self.swa_map if self._has_map(group) else self._identity
 
-    def _named(self, group_kind: str, numbers: Sequence[int] | None) -> list[SourceLayout]:
-        return [s for s in self.layout.sources_of(group_kind) if numbers is None or s.number in numbers]
+    def _expected_pool(self, call: ForwardCall) -> np.ndarray:
+        pool = self.expected.pool
+        return pool if call.valid_lens is not None and pool is not None else NO_POOL
 
     def _tag_log(self) -> ViolationLog:
         """A log that shares ring and counter with all tags and counts its own launches and entries."""
@@ -336,3 +376,6 @@ class CpuRuntime(Runtime):
             slot_run_counter=own.slot_run_counter,
             kernel_run_counter=own.kernel_run_counter,
         )
+
+
+_NO_ROWS = np.zeros((0, 8), np.int64)

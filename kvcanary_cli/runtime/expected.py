@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,6 +17,7 @@ class ExpectedTokens:
         pool: [num_rows, width] int32, what each bound row is expected to hold; allocated at the first truth.
         row_lens: [num_rows] int64, columns of each row below this one may hold an expected token.
         changed: (row, start, stop) written since a device last fetched them; None when no device asks.
+        on_change: called with (row, start, stop) at each change; None when nobody asks.
     """
 
     def __init__(self, num_rows: int, width: int, *, track_changes: bool = False) -> None:
@@ -24,6 +27,7 @@ class ExpectedTokens:
         self.pool: npt.NDArray[np.int32] | None = None
         self.row_lens = np.zeros(num_rows, np.int64)
         self.changed: list[tuple[int, int, int]] | None = [] if track_changes else None
+        self.on_change: Callable[[int, int, int], None] | None = None
 
     @property
     def is_used(self) -> bool:
@@ -84,3 +88,5 @@ class ExpectedTokens:
             self.row_lens[row] = max(self.row_lens[row], stop)
             if self.changed is not None:
                 self.changed.append((row, start, stop))
+            if self.on_change is not None:
+                self.on_change(row, start, stop)

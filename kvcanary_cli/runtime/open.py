@@ -20,8 +20,13 @@ def open_runtime(
     swa_map: IntArray,
     expected: ExpectedTokens,
     threads: int | None = None,
+    *,
+    incremental: bool = False,
 ) -> Runtime:
     """Memory of one run on a device.
+
+    Args:
+        incremental: verify only what something touched since its last good check (CPU).
 
     Raises:
         MissingError: the run does not fit, or a package is not there.
@@ -32,6 +37,7 @@ def open_runtime(
         return open_gpu(device, layout, table, swa_map, expected)
     import numba
 
+    from kvcanary_cli.runtime.changes import Changes
     from kvcanary_cli.runtime.cpu import CpuRuntime
 
     if threads is not None:
@@ -42,7 +48,11 @@ def open_runtime(
     free = free_host_memory()
     if free is not None:
         require_memory(layout, free, "host memory")
-    return CpuRuntime(layout, table, swa_map, expected)
+    if not incremental:
+        return CpuRuntime(layout, table, swa_map, expected)
+    changes = Changes(layout, table.entries)
+    table.changes, expected.on_change = changes, changes.expected
+    return CpuRuntime(layout, table, swa_map, expected, changes)
 
 
 def free_host_memory() -> int | None:

@@ -9,6 +9,7 @@ which nothing is known.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -49,13 +50,17 @@ def resolve_lanes(
         known_since: generation of the last gap; older entries count as unmapped.
 
     Returns:
-        slots: [sum(lens)] int64; state: [sum(lens)] uint8, sum of COLUMN_* values.
+        slots: [sum(lens)] int64; state: [sum(lens)] uint8, sum of COLUMN_* values; filled: [n] int64 cells that
+        were filled in, and old: [n] int32 what they mapped before.
     """
     total = 0
     for lane in range(lens.size):
         total += max(lens[lane], 0)
     slots = np.zeros(total, np.int64)
     state = np.zeros(total, np.uint8)
+    filled = np.empty(total, np.int64)
+    old = np.empty(total, np.int32)
+    num_filled = 0
     i = 0
     for lane in range(rows.size):
         row = rows[lane]
@@ -85,12 +90,14 @@ def resolve_lanes(
                 slots[i] = given[i]
                 if given[i] != -1:
                     if not is_mapped:
+                        filled[num_filled], old[num_filled] = cell, entries[cell]
+                        num_filled += 1
                         entries[cell] = _clip(given[i])
                         mapped_at[cell] = generation
                     elif entries[cell] != given[i]:
                         state[i] |= COLUMN_MISMATCH
             i += 1
-    return slots, state
+    return slots, state, filled[:num_filled], old[:num_filled]
 
 
 @njit(cache=True)
@@ -133,6 +140,13 @@ class Span:
     stop: int
 
 
+class CellListener(Protocol):
+    """Whoever wants to know which cells of the table map another slot now."""
+
+    def remapped(self, cells: IntArray, old: npt.NDArray[np.int32]) -> None:
+        """Cells changed from `old` to what the table has now."""
+
+
 class PageTable:
     """Rows, the requests that use them, and the slots that their columns name.
 
@@ -141,6 +155,7 @@ class PageTable:
         row_rid: request of each row, None when it has none.
         rid_row: row of each request that has one.
         changed: spans written since a device last fetched them; None when no device asks.
+        changes: is told of every cell that maps another slot; None when nobody asks.
     """
 
     def __init__(self, num_rows: int, width: int, *, track_changes: bool = False) -> None:
@@ -154,6 +169,7 @@ class PageTable:
         self.generation = 1
         self.known_since = 0
         self.changed: list[Span] | None = [] if track_changes else None
+        self.changes: CellListener | None = None
 
     def bind(self, row: int, rid: str) -> None:
         """Request `rid` uses `row` from now on; what the row holds becomes leftovers."""
@@ -183,8 +199,12 @@ class PageTable:
         slots = self.entries[source][columns].copy()
         self.unbind(from_row)
         self.bind(to_row, rid)
-        self.entries[to_row * self.width + columns] = slots
-        self.mapped_at[to_row * self.width + columns] = self.generation
+        cells = to_row * self.width + columns
+        old = self.entries[cells]
+        self.entries[cells] = slots
+        self.mapped_at[cells] = self.generation
+        if self.changes is not None:
+            self.changes.remapped(cells, old)
         if columns.size:
             self._note(to_row * self.width + int(columns[0]), to_row * self.width + int(columns[-1]) + 1)
 
@@ -194,8 +214,11 @@ class PageTable:
         stop = min(start + slots.size, self.entries.size)
         kept = max(stop - start, 0)
         if kept:
+            old = self.entries[start:stop].copy() if self.changes is not None else None
             self.entries[start:stop] = np.clip(slots[:kept], -_INT32_MAX - 1, _INT32_MAX)
             self.mapped_at[start:stop] = self.generation
+            if self.changes is not None and old is not None:
+                self.changes.remapped(np.arange(start, stop), old)
             self._note(start, stop)
         return int(slots.size - kept)
 
@@ -203,7 +226,7 @@ class PageTable:
         self, rows: IntArray, prefix: IntArray, lens: IntArray, given: IntArray | None
     ) -> tuple[IntArray, npt.NDArray[np.uint8]]:
         """Slots that a forward writes and the state of their columns; fills unmapped columns."""
-        slots, state = resolve_lanes(
+        slots, state, filled, old = resolve_lanes(
             self.entries,
             self.mapped_at,
             self.row_since,
@@ -216,6 +239,8 @@ class PageTable:
             given is not None,
             self.known_since,
         )
+        if self.changes is not None and filled.size:
+            self.changes.remapped(filled, old)
         if self.changed is not None and given is not None:
             starts = rows * self.width + prefix
             for row, start, length in zip(rows.tolist(), starts.tolist(), lens.tolist(), strict=True):
