@@ -136,6 +136,22 @@ def _holds_now(slots_, cells, slot, name, place):
 
 
 @njit(cache=True)
+def _file_entry(slots_, cells, slot, step, line, place):
+    """A cache that holds a slot without an entry, such as one it prefetched into, gets one; False: it does not."""
+    cell = slots_[slot, c.FIRST]
+    while cell:
+        is_bare = cells[cell, c.CELL_NAME] == c.CACHE_NAME and cells[cell, c.CELL_PLACE] == 0
+        if is_bare and cells[cell, c.CELL_EPOCH] == slots_[slot, c.EPOCH]:
+            cells[cell, c.CELL_STEP] = step
+            cells[cell, c.CELL_LINE] = line
+            cells[cell, c.CELL_HOW] = c.BY_PUBLISH
+            cells[cell, c.CELL_PLACE] = place
+            return True
+        cell = cells[cell, c.CELL_NEXT]
+    return False
+
+
+@njit(cache=True)
 def join(slots_, cells, counters, found, named, name, step, line, how, at, reserved, apply):
     """One more holder of slots that are held already; for BY_PUBLISH `at` is the first position."""
     if not _has_room(cells, counters, named.size):
@@ -157,6 +173,8 @@ def join(slots_, cells, counters, found, named, name, step, line, how, at, reser
     for i in range(named.size):
         slot = named[i]
         place = at + i + 1 if how == c.BY_PUBLISH else 0
+        if place and _file_entry(slots_, cells, slot, step, line, place):
+            continue
         if slots_[slot, c.NUM] == 0:
             begin_epoch(slots_, slot, name, step, line, how)
         if not _holds_now(slots_, cells, slot, name, place):

@@ -49,11 +49,10 @@ class Ownership:
         if table.allocate(event.slots, name, step, line):
             self._judge_alloc((step, line), table, event)
             table.allocate(event.slots, name, step, line, apply=True)
-        if self._state.lists_pages:
+        if table.page_size > 1 and self._state.lists_pages is not False:
             size = event.slots.size
             if _in_partial_pages(table.slots, event.slots, table.page_size, table.scratch(size)):
-                partial = rules.flagged(event.slots, table.found, 1)
-                rules.alloc_partial_page(self._state, (step, line), table, partial, event.to)
+                self._judge_pages((step, line), table, event)
 
     def hold(self, step: int, line: int, event: ev.Hold) -> None:
         """One more holder of held slots."""
@@ -65,14 +64,14 @@ class Ownership:
     def free(self, step: int, line: int, event: ev.Free) -> None:
         """A holder gives slots up."""
         table, name = self._state.tables[event.group], self._state.names.number(event.by)
+        if event.by == CACHE and table is self._state.full:
+            self._state.ghosts.update(rules.with_entry(table, event.slots))
         if table.leave(event.slots, name, step, line, c.WHY_FREE):
             self._judge_release((step, line), table, event.slots, event.by)
             table.leave(event.slots, name, step, line, c.WHY_FREE, apply=True)
         if table is self._state.window:
             self._windows.released(event.slots)
             return
-        if event.by == CACHE:
-            self._state.ghosts.update(event.slots.tolist())
         row = self._state.page.rid_row.get(event.by)
         if row is not None:
             self._rows.suspect_released(row, event.slots)
@@ -107,8 +106,15 @@ class Ownership:
         held = rules.flagged(event.slots, found, c.HELD_ALREADY)
         if held.size:
             if table is state.full:
-                state.ghosts.update(rules.held_by_cache_before(table, held))
+                state.ghosts.update(rules.with_entry(table, held))
             rules.alloc_held(state, where, table, held, event.to)
+
+    def _judge_pages(self, where: Where, table: SlotTable, event: ev.Alloc) -> None:
+        if self._state.lists_pages is None:
+            self._state.lists_pages = False  # this allocator lists the tokens that it was asked for
+            return
+        partial = rules.flagged(event.slots, table.found, 1)
+        rules.alloc_partial_page(self._state, where, table, partial, event.to)
 
     def _judge_release(self, where: Where, table: SlotTable, slots: IntArray, by: str) -> None:
         state, found = self._state, table.found.copy()

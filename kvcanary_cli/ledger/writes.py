@@ -271,15 +271,16 @@ class Writes:
             )
 
     def _learn_pages(self, lens: IntArray, prefix: IntArray, slots: IntArray, rows: IntArray) -> None:
-        """Whether the allocator lists whole pages: after a lane that ends inside one, is the rest held too?"""
+        """The allocator lists whole pages if, after a lane that ends inside one, all of that page is held."""
         table, at = self._state.full, -1
         for row, count, start in zip(rows.tolist(), lens.tolist(), prefix.tolist(), strict=True):
             at += count
             if not row or not count or (start + count) % table.page_size == 0:
                 continue
-            last = int(slots[at])
-            if 0 < last < table.num_slots - 1 and last % table.page_size != table.page_size - 1:
-                self._state.lists_pages = bool(table.slots[last + 1, c.NUM])
+            page = int(slots[at]) // table.page_size
+            held = table.slots[page * table.page_size : (page + 1) * table.page_size, c.NUM]
+            if page > 0 and held.size:
+                self._state.lists_pages = bool((held > 0).all())
                 return
 
 

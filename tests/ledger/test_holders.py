@@ -99,6 +99,17 @@ def test_part_of_a_page_from_an_allocator_of_tokens():
     assert rules(head, [*tokens, alloc("B", 8), alloc("A", 6), decode((1, 2, 6))]) == []
 
 
+def test_one_part_of_a_page_before_it_is_known_makes_it_an_allocator_of_tokens():
+    events = [
+        bind("A", 1),
+        alloc("A", range(4, 8)),
+        alloc("B", 8, 9),
+        forward(1, 0, 4, 5),
+        alloc("B", 12, 13),
+    ]
+    assert rules(header(page_size=4), events) == []
+
+
 def test_release_of_a_free_slot_names_the_release_before_it():
     found = only(header(), [alloc("A", 5, 6), free("A", 5, 6), free("A", 5)], "free-unheld")
     assert (found.actor, found.victims, found.slots.tolist()) == ("A", (), [5])
@@ -162,6 +173,14 @@ def test_cache_keeps_a_slot_until_every_entry_is_evicted():
     driver.feed([evict(4)])
     assert driver.ledger.holder_names("full", s(4)) == [()]
     assert driver.ledger.breaches == []
+
+
+def test_cache_that_prefetched_into_a_slot_holds_it_once():
+    prefetched = [alloc("cache", 4, 5), publish(None, 4)]
+    assert rules(header(), [*prefetched, evict(4), alloc("A", 4)]) == []
+    assert rules(header(), [*prefetched, evict(4, 4)]) == ["free-twice-in-list"]
+    # what was never filed leaves no entry behind
+    assert rules(header(), [*prefetched, free("cache", 5), ev.Sweep()]) == []
 
 
 def test_publishing_an_entry_again_adds_nothing():

@@ -146,6 +146,10 @@ def flagged(slots: IntArray, found: IntArray, flag: int) -> IntArray:
     return slots[(found[: slots.size] & flag) != 0]
 
 
-def held_by_cache_before(table: SlotTable, slots: IntArray) -> list[int]:
-    """Slots with an entry of the cache on them."""
-    return [slot for slot in np.unique(slots).tolist() if CACHE in table.holder_names(slot)]
+def with_entry(table: SlotTable, slots: IntArray) -> list[int]:
+    """Slots that the prefix cache has an entry on."""
+
+    def has_entry(slot: int) -> bool:
+        return any(holder.name == CACHE and holder.how == "publish" for holder in table.holders(slot))
+
+    return [slot for slot in np.unique(slots).tolist() if has_entry(slot)]
