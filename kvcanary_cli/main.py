@@ -21,6 +21,7 @@ from kvcanary_cli.report.text import name
 COMMANDS = {
     "check-capacities": "kvcanary_cli.commands.check_capacities:check_capacities",
     "replay": "kvcanary_cli.commands.replay:replay",
+    "explain": "kvcanary_cli.commands.explain:explain",
     "synth": "kvcanary_cli.commands.synth:synth",
     "selftest": "kvcanary_cli.commands.selftest:selftest",
     "doctor": "kvcanary_cli.commands.doctor:doctor",
