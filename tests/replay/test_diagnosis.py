@@ -59,8 +59,7 @@ def test_each_kind_is_found_and_named_and_nothing_else_is(kind, device):
 def test_each_kind_in_every_scenario(kind, name, seed):
     try:
         header, events, answers = planted(kind, name, seed)
-    except NotApplicable as reason:
-        assert str(reason)  # says what the trace lacks
+    except NotApplicable:
         return
     reported = findings(replay_events(header, events), header.pool.page_size)
     (match,) = compare(answers, reported)

@@ -99,7 +99,7 @@ def test_bytes_alone_may_come_back(run):
 )
 def test_events_that_mean_nothing_are_input_errors(event, message):
     events = insert(one_request(), 2, ev.Offload(key="h", slots=RUN), event)
-    with pytest.raises(InputError, match="test.jsonl:") as caught:
+    with pytest.raises(InputError, match=r"test\.jsonl:") as caught:
         replay_events(small_header(), events)
     assert caught.value.message == message
 

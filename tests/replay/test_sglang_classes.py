@@ -36,7 +36,8 @@ REASONS = {
 LINE = re.compile(
     r"forward=(?P<step>\d+) kv_canary violation: launch_tag=(?P<tag>\w+) fail_reason=(?P<reasons>[\w+]+) "
     r"slot_idx=(?P<slot>-?\d+) position=(?P<position>-?\d+) stored_token=(?P<stored>-?\d+) "
-    r"expected_token=(?P<expected>-?\d+) stored_chain_hash=0x(?P<hash>[0-9a-f]{16}) expected_aux=0x(?P<aux>[0-9a-f]{16})"
+    r"expected_token=(?P<expected>-?\d+) stored_chain_hash=0x(?P<hash>[0-9a-f]{16}) "
+    r"expected_aux=0x(?P<aux>[0-9a-f]{16})"
 )
 
 Row = tuple[int, str, int, int, int, int, int, int, int]
@@ -72,7 +73,8 @@ def replayed(name: str, device: object) -> tuple[Counter[Row], int]:
         for row in batch.rows.tolist():
             rows[
                 batch.step, LaunchTag(row[RING_TAG]).name, row[RING_BITS], row[RING_SLOT], row[RING_POSITION],
-                row[RING_STORED_TOKEN], row[RING_EXPECTED_TOKEN], row[RING_STORED_PREV_HASH] & word, row[RING_AUX] & word,
+                row[RING_STORED_TOKEN], row[RING_EXPECTED_TOKEN], row[RING_STORED_PREV_HASH] & word,
+                row[RING_AUX] & word,
             ] += 1  # fmt: skip
     return rows, found.result.totals.steps - 1
 
