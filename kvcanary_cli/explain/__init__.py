@@ -1,0 +1,1 @@
+"""What each finding means: one Markdown page a code in `pages/`, read when it is asked for."""
