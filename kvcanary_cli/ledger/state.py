@@ -23,7 +23,7 @@ Book = tuple[Any, Any, Any, Any]
 
 MarkOf = Callable[[int], Mark | None]
 
-MOST_LISTED = 32  # numbers that a fact lists at most
+MOST_LISTED = 256  # numbers that a fact lists at most
 NONE = np.zeros(0, np.int64)
 
 

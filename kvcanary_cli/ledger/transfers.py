@@ -288,7 +288,7 @@ class Transfers:
         stored: Stored | None,
     ) -> None:
         """Compare what an event declares with the header's sources, and a reload with its offload."""
-        differs: dict[str, object] = {}
+        differs: dict[str, tuple[object, object]] = {}
         sources = self._sources(table)
         for field in _DECLARED:
             theirs = declared[field]
@@ -297,9 +297,9 @@ class Transfers:
             if theirs is None:
                 continue
             if ours and theirs not in ours:
-                differs[field] = [theirs, ours[0] if len(ours) == 1 else ours]
+                differs[field] = (theirs, ours[0] if len(set(ours)) == 1 else ours)
             elif before is not None and before != theirs:
-                differs[field] = [theirs, before]
+                differs[field] = (theirs, before)
         if differs:
             rules.dtype_mismatch(self._state, where, table, slots, name, differs)
         if page_size is None:

@@ -162,7 +162,9 @@ def test_sources_that_did_not_come_along(what):
 def test_bytes_that_the_other_side_means_otherwise(declared, differs):
     head = header(sources=[K, V])
     found = only(head, [*ADDRESSED, done(**declared)], "dtype-mismatch")
-    assert {key: found.facts[key] for key in differs} == differs
+    ((field, (theirs, ours)),) = differs.items()
+    assert found.facts["differs"] == differs
+    assert (found.facts["field"], found.facts["declared"], found.facts["pool"]) == (field, theirs, ours)
     offload = ev.Offload(key="k1", slots=s(4, 5), **declared)
     assert rules(head, [*served("A", 1, range(4, 6)), offload]) == ["dtype-mismatch"]
 
@@ -175,7 +177,7 @@ def test_bytes_that_were_stored_otherwise_than_they_are_loaded():
         alloc("A", 8, 9),
     ]
     found = only(head, [*stored, ev.Reload(key="k", slots=s(8, 9), dtype="fp8")], "dtype-mismatch")
-    assert found.facts["dtype"] == ["fp8", "bf16"]
+    assert found.facts["differs"] == {"dtype": ["fp8", "bf16"]}
     assert rules(head, [*stored, ev.Reload(key="k", slots=s(8, 9), dtype="bf16")]) == []
 
 

@@ -96,14 +96,28 @@ def missing_sources(
 
 
 def dtype_mismatch(
-    state: LedgerState, where: Where, table: SlotTable, slots: IntArray, name: str, differs: dict[str, object]
+    state: LedgerState,
+    where: Where,
+    table: SlotTable,
+    slots: IntArray,
+    name: str,
+    differs: dict[str, tuple[object, object]],
 ) -> None:
     """One side means the bytes otherwise: element type, element size or version of the scales.
 
     Proven by the declarations of the event and of the header's sources (or of the offload, for a reload); `differs`
-    has for each field what was declared and what stands against it. Source: taxonomy K24.
+    has for each field what was declared and what stands against it, `field` is the first of them.
+    Source: taxonomy K24.
     """
-    state.log.add("dtype-mismatch", where, table, slots, actor=None, facts={"id": name, **differs})
+    field, (declared, ours) = next(iter(differs.items()))
+    facts: dict[str, object] = {
+        "id": name,
+        "field": field,
+        "declared": declared,
+        "pool": ours,
+        "differs": {other: list(pair) for other, pair in differs.items()},
+    }
+    state.log.add("dtype-mismatch", where, table, slots, actor=None, facts=facts)
 
 
 def geometry_mismatch(
