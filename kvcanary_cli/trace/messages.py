@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from kvcanary_cli.errors import nearest
-from kvcanary_cli.trace.events import EVENT_TYPES, Note
+from kvcanary_cli.trace.events import EVENT_TYPES
 from kvcanary_cli.trace.files import LineError
 from kvcanary_cli.trace.slots import SlotListError, describe
 
@@ -60,7 +60,7 @@ def clean_keys(value: Any, kind: Any, path: str) -> Any:
     if isinstance(value, list) and typing.get_origin(kind) is list:
         (item,) = typing.get_args(kind)
         return [clean_keys(element, item, f"{path}[{index}]") for index, element in enumerate(value)]
-    if not isinstance(value, dict) or not _is_struct(kind) or kind is Note:
+    if not isinstance(value, dict) or not _is_struct(kind):
         return value
     what = "event " + kind.__struct_config__.tag if kind.__struct_config__.tag else path.rpartition(".")[2]
     types = field_types(kind)

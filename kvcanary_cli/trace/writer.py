@@ -113,7 +113,6 @@ class TraceWriter:
             self._flush_lines()
             if self._packed is not None:
                 self._packed.close()
-                self._packed = None
             if self._is_owned:
                 self._file.close()
             else:

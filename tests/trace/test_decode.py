@@ -145,6 +145,8 @@ def test_a_key_twice_is_found_after_the_same_keys_were_seen_once():
         decoder.decode(b'{"ev":"bind","row":1,"rid":"A"}')
         with pytest.raises(LineError, match='key "rid" appears twice'):
             decoder.decode(b'{"ev":"bind","row":1,"rid":"A","rid":"A"}')
+        with pytest.raises(LineError, match='key "rid" appears twice'):
+            decoder.decode(rb'{"ev":"bind","row":1,"rid":"A","r\u0069d":"A"}')
 
 
 @pytest.mark.parametrize("rid", [":", '":', "a:b", "rid", '","rid":"', "\\", "é"])

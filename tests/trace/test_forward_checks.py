@@ -42,6 +42,7 @@ def test_legal(tmp_path, line):
         (forward([1], [0, 0]), "$.prefix: prefix has length 2, rows has length 1"),
         (forward([1, 2], [0, 0], lens=[1]), "$.lens: lens has length 1, rows has length 2"),
         (forward([1, 2], [0, 0], accepted=[1]), "$.accepted: accepted has length 1, rows has length 2"),
+        (forward([4, 5], [0, 0]), "$.rows[1]: row 5 is outside the page table (0 to 4)"),
         (forward([1, 5, 7], [0, 0, 0]), "$.rows[1]: row 5 is outside the page table (0 to 4)"),
         (
             forward([1, 0, 0, 2], [0, 0, 0, 0]),

@@ -83,6 +83,22 @@ def test_numpy_numbers_in_lists_are_numbers():
     assert encode_event(event) == b'{"ev":"forward","t":0.5,"rows":[1,2],"prefix":[0,7],"width":2}'
 
 
+def test_a_default_is_left_out_however_it_was_computed():
+    """The same values give the same bytes, whatever objects hold them."""
+    full = "".join(["fu", "ll"])
+    event = ev.Forward(rows=[1], prefix=[2], byte_salt=np.int64(0), chain_positions=np.bool_(True))
+    assert encode_event(event) == b'{"ev":"forward","rows":[1],"prefix":[2]}'
+    assert encode_event(ev.Evict(slots=array(1), group=full)) == b'{"ev":"evict","slots":[1]}'
+    head = header(
+        pool=ev.Pool(slots=64, page_size=np.int64(1), rows=5, row_width=32),
+        groups=[ev.Group(kind="full", window=np.int64(0))],
+        sources=[ev.Source(name="k", bytes_per_slot=64, hashed_bytes=0, group=full)],
+        ring_capacity=int("1024"),
+    )
+    line = b',"sources":[{"name":"k","bytes_per_slot":64,"hashed_bytes":0}]}'
+    assert encode_event(head) == TEXT.split(b"\n")[0][:-1] + line
+
+
 def test_an_empty_slot_list_is_a_bug_of_the_caller():
     with pytest.raises(ValueError, match="an empty slot list"):
         encode_event(ev.Free(by="A", slots=array()))
@@ -160,10 +176,13 @@ def test_standard_output(monkeypatch):
     assert not file.closed
 
 
-def test_closing_twice_writes_once(tmp_path):
-    path = tmp_path / "out.jsonl.gz"
-    write(str(path)).close()
-    assert gzip.decompress(path.read_bytes()) == TEXT
+@pytest.mark.parametrize("compress", ["gz", "zst"])
+def test_closing_twice_writes_once(tmp_path, compress):
+    path = tmp_path / "out.jsonl"
+    writer = write(str(path), compress=compress)
+    size = path.stat().st_size
+    writer.close()
+    assert path.stat().st_size == size
 
 
 def failure(path: str) -> InputError:
