@@ -26,6 +26,7 @@ def test_a_page_begins_and_ends_as_all_reports_do(capsys):
         "",
         "What it is",
     ]
+    assert "  - K22 torn-transfer: the right destination, but only a part arrived." in lines
     assert lines[-6:] == [
         "",
         "next:   kvcanary replay TRACE --incident N",

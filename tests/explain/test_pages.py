@@ -82,6 +82,7 @@ def test_kinds_that_a_page_mentions_exist_and_have_their_name(code):
     text = (PAGES / f"{code}.md").read_text(encoding="utf-8")
     mentioned = re.findall(r"\b(K\d\d|C\d)(?: ([a-z]+(?:-[a-z]+)+))?", text)
     assert [kind for kind, _ in mentioned if kind not in KINDS] == []
+    mentioned += re.findall(r"^- (K\d\d|C\d) ([a-z-]+):", text, re.MULTILINE)
     assert [(kind, name) for kind, name in mentioned if name and KINDS[kind] != name] == []
 
 
