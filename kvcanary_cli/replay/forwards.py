@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 
 from kvcanary_cli.errors import InputError
 from kvcanary_cli.kernels.hashing_ref import mix
@@ -17,6 +18,7 @@ from kvcanary_cli.trace.events import Forward
 
 VOCABULARY = 151_936  # tokens that nobody named are drawn from this many ids (trace format)
 
+_NO_POOL = np.zeros((0, 0), np.int32)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
@@ -91,6 +93,31 @@ def decode_forward(event: Forward, line: int, state: RunState, path: str) -> Dec
     )
 
 
+@njit(cache=True)
+def gather_tokens(pool, row_lens, rows, starts, lens):
+    """Expected tokens of the lanes' columns, -1 where none is known; and how many are not.
+
+    Args:
+        pool: [rows, width] int32; row_lens: [rows] int64 columns below this one may hold a token.
+        rows, starts, lens: [num_lanes] int64.
+    """
+    total = 0
+    for lane in range(lens.size):
+        total += max(lens[lane], 0)
+    out = np.empty(total, np.int64)
+    unknown = 0
+    i = 0
+    for lane in range(rows.size):
+        row = rows[lane]
+        for k in range(max(lens[lane], 0)):
+            column = starts[lane] + k
+            is_known = row < pool.shape[0] and column < row_lens[row]
+            out[i] = np.int64(pool[row, column]) if is_known else np.int64(-1)
+            unknown += out[i] == -1
+            i += 1
+    return out, unknown
+
+
 def default_tokens(state: RunState, rid: str | None, start: int, stop: int) -> IntArray:
     """Ids of `rid` at positions `[start, stop)`: its truth where known, else a rule of the trace format."""
     known = state.expected.tokens(rid, start, stop).astype(np.int64)
@@ -124,12 +151,21 @@ def _columns(prefix: IntArray, lens: IntArray) -> IntArray:
 
 
 def _default_tokens(state: RunState, rows: IntArray, lens: IntArray, prefix: IntArray) -> IntArray:
-    offset = state.layout.token_offset
-    parts = [
-        default_tokens(state, state.table.row_rid[row], start + offset, start + offset + length)
-        for row, start, length in zip(rows.tolist(), prefix.tolist(), lens.tolist(), strict=True)
-    ]
-    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+    """Ids of every lane: what its row is expected to hold, made up where nothing is known."""
+    pool = state.expected.pool if state.expected.pool is not None else _NO_POOL
+    tokens, unknown = gather_tokens(
+        pool, state.expected.row_lens, rows, prefix + state.layout.token_offset, lens
+    )
+    if unknown:
+        ends = np.cumsum(lens)
+        for lane in np.nonzero(lens)[0].tolist():
+            start = int(ends[lane] - lens[lane])
+            own = tokens[start : start + int(lens[lane])]
+            if (own == UNKNOWN).any():
+                first = int(prefix[lane]) + state.layout.token_offset
+                rid = state.table.row_rid[int(rows[lane])]
+                own[:] = default_tokens(state, rid, first, first + own.size)
+    return tokens
 
 
 def _padding(

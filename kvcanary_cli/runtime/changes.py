@@ -42,6 +42,13 @@ def mark_cells(dirty, width, start, stop):
 
 
 @njit(cache=True)
+def mark_list(dirty, width, cells):
+    """Mark listed cells and their successors."""
+    for i in range(cells.size):
+        _mark(dirty, width, cells[i])
+
+
+@njit(cache=True)
 def _relink(entries, head, following, preceding, cell, old):
     """Take a cell out of the list of the slot it mapped, and into that of the slot it maps now."""
     if 0 < old < head.size:
@@ -202,8 +209,7 @@ class Changes:
         """Cells of the table map other slots than `old` now."""
         relink_cells(self._entries, self._head, self._following, self._preceding, cells, old)
         for dirty in self.dirty.values():
-            for first, last in _spans(cells):
-                mark_cells(dirty, self._width, first, last)
+            mark_list(dirty, self._width, cells)
 
     def expected(self, row: int, start: int, stop: int) -> None:
         """Expected tokens of these columns of a row changed."""
@@ -239,12 +245,3 @@ class Changes:
     def settle(self, group_kind: str, cells: IntArray, slots: IntArray, failed: IntArray) -> None:
         """These cells were verified; all but those of failed slots are clean now."""
         settle(self.dirty[group_kind], self._width, cells, slots, failed, self._is_failed[group_kind])
-
-
-def _spans(cells: IntArray) -> list[tuple[int, int]]:
-    """`[first, last)` of neighbouring cells, which is one pair for a row that was mapped in one go."""
-    if cells.size == 0:
-        return []
-    if int(cells[-1]) - int(cells[0]) == cells.size - 1:
-        return [(int(cells[0]), int(cells[-1]) + 1)]
-    return [(cell, cell + 1) for cell in cells.tolist()]
