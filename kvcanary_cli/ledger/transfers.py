@@ -141,9 +141,7 @@ class Transfers:
             self._start((step, line), event)
             return
         delivery = self._deliveries.get(event.id)
-        if delivery is not None:
-            self._waiting.get(delivery.rid or "", set()).discard(event.id)
-            self._waiting = {rid: ids for rid, ids in self._waiting.items() if ids}
+        self._stop_waiting(event.id)
         if event.op == "cancel":
             if delivery is not None:
                 delivery.is_cancelled = True
@@ -171,11 +169,20 @@ class Transfers:
         self._waiting.clear()
         self._state.unwritten_reads.clear()
 
+    def _stop_waiting(self, name: str) -> None:
+        delivery = self._deliveries.get(name)
+        ids = self._waiting.get(delivery.rid or "") if delivery is not None else None
+        if delivery is not None and ids is not None:
+            ids.discard(name)
+            if not ids:
+                del self._waiting[delivery.rid or ""]
+
     def _start(self, where: Where, event: ev.Xfer) -> None:
         state, table = self._state, self._state.tables[event.group]
         slots = event.slots if event.slots is not None else NONE
         for slot in slots.tolist():
             table.refresh(slot)
+        self._stop_waiting(event.id)  # an id that is used again means the later delivery
         self._deliveries[event.id] = Delivery(
             rid=event.rid,
             table=table,

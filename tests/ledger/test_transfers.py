@@ -256,6 +256,11 @@ def test_forward_below_or_after_the_delivery():
     assert rules(header(), [*ADDRESSED, done(), alloc("A", 6), decode((1, 2, 6))]) == []
 
 
+def test_an_id_that_is_used_again_means_the_later_delivery():
+    other = [*ADDRESSED, bind("B", 2), alloc("B", 8), start(8, rid="B"), done(rid="B"), alloc("A", 6)]
+    assert rules(header(), [*other, decode((1, 2, 6))]) == ["length-jump"]
+
+
 def test_a_slow_delivery_is_counted_and_not_listed_again():
     events = [*ADDRESSED, alloc("A", 6, 7, 8)]
     reads = [decode((1, 2 + i, 6 + i)) for i in range(3)]

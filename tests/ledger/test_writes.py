@@ -62,6 +62,11 @@ def test_write_to_a_shared_slot():
     assert (found.actor, found.victims, found.slots.tolist()) == ("B", ("A",), [6])
 
 
+def test_after_a_double_alloc_the_owners_writes_add_nothing():
+    events = [*served("A", 1, range(4, 6)), bind("B", 2), alloc("B", 5), forward(2, 0, 5), forward(1, 1, 5)]
+    assert rules(header(), events) == ["alloc-held"]
+
+
 def test_write_to_a_published_slot():
     events = [*served("A", 1, range(4, 8)), publish("A", 4, 5), forward(1, 1, 5)]
     assert only(header(), events, "write-shared").victims == ("cache",)
