@@ -288,25 +288,29 @@ def check_width(stream: Stream, units: int) -> None:
 
 def free_units(stream: Stream, state: Ownership, begin: int, end: int) -> list[list[int]]:
     """Units of free slots that nobody else gets between places `begin` and `end`, in slot order."""
-    free = [slot for slot in sorted(state.free - stream.used) if stream.survey.stays_free(slot, begin, end)]
-    flat = _whole_pages(free, stream.header.pool.page_size)
+    taken = _named(stream, begin, end, ev.Alloc, "slots")
+    flat = _whole_pages(state.free - stream.used - taken, stream.header.pool.page_size)
     return [flat[at : at + stream.unit] for at in range(0, len(flat) - stream.unit + 1, stream.unit)]
 
 
 def free_windows(stream: Stream, state: Ownership, begin: int, end: int) -> list[int]:
     """Window slots, in whole pages, to which nothing is mapped between two places."""
-    taken: set[int] = set()
+    taken = _named(stream, begin, end, ev.SwaMap, "swa")
+    return _whole_pages(state.window_free - taken, stream.header.pool.page_size)
+
+
+def _named(stream: Stream, begin: int, end: int, kind: type, key: str) -> set[int]:
+    """Slots that events of a kind name between two places."""
+    named: set[int] = set()
     for cell in stream.cells[begin : end + 1]:
-        if isinstance(cell.event, ev.SwaMap):
-            taken.update(cell.event.swa.tolist())
-    return _whole_pages(sorted(state.window_free - taken), stream.header.pool.page_size)
+        if type(cell.event) is kind:
+            named.update(getattr(cell.event, key).tolist())
+    return named
 
 
-def _whole_pages(slots: Sequence[int], size: int) -> list[int]:
-    """Those of an ascending list whose whole page is in it."""
-    if size == 1:
-        return list(slots)
-    pages: dict[int, list[int]] = {}
-    for slot in slots:
-        pages.setdefault(slot // size, []).append(slot)
-    return [slot for page in pages.values() if len(page) == size for slot in page]
+def _whole_pages(slots: set[int], size: int) -> list[int]:
+    """Those whose whole page is among them, ascending."""
+    ordered = np.sort(np.fromiter(slots, np.int64, len(slots)))
+    pages, counts = np.unique(ordered // size, return_counts=True)
+    whole: list[int] = ordered[np.isin(ordered // size, pages[counts == size])].tolist()
+    return whole

@@ -61,10 +61,6 @@ class Survey:
         index = self.steps[step].index
         return next((s for s in self.by_rid.get(rid, ()) if s.begin < index < s.end), None)
 
-    def stays_free(self, slot: int, begin: int, end: int) -> bool:
-        """Whether nobody gets a slot that is free now between places `begin` and `end`."""
-        return not any(begin <= at <= end for at in self.allocated.get(slot, ()))
-
 
 def survey(header: ev.Header, events: Sequence[ev.Event]) -> Survey:
     """Collect steps, sessions and allocations of a stream."""
