@@ -28,8 +28,8 @@ from kvcanary_cli.kernels.memory_cpu import NO_POOL, NO_WORDS
 from kvcanary_cli.kernels.plan_cpu import plan_parallel, plan_serial
 from kvcanary_cli.kernels.plans_cpu import VerifyPlan, WritePlan, aligned_zeros
 from kvcanary_cli.kernels.sources_cpu import source_table
-from kvcanary_cli.kernels.verify_cpu import verify_parallel, verify_serial
-from kvcanary_cli.kernels.write_cpu import write_parallel, write_serial
+from kvcanary_cli.kernels.verify_cpu import verify_cpu, verify_parallel, verify_serial
+from kvcanary_cli.kernels.write_cpu import write_cpu, write_parallel, write_serial
 
 ROUNDS = 11
 
@@ -233,6 +233,33 @@ def print_rates(case: Case) -> None:
         print(f"{name:<24}{num_entries / took / 1e6:>12.1f}{bare / took:>15.2f}")
 
 
+def print_dispatch() -> None:
+    """What a launch of eight entries costs: nearly all of it is the call."""
+    case = Case.make(4, 2)
+    case.check()
+    stamps = case.words.reshape(-1, 4)
+    tail = {"sources": [], "hash_mode": 0, "launch_tag": 0, "log": case.log}
+    inputs = {"input_ids": case.input_ids, "positions": case.positions, "out_cache_loc": case.slots}
+    calls: dict[str, Callable[[], object]] = {
+        "verify_serial": partial(case.run_verify, verify_serial),
+        "verify_cpu": lambda: verify_cpu(
+            canary_buf=stamps, plan=case.plan, check_expected_token=True, **tail
+        ),
+        "write_serial": partial(case.run_write, write_serial),
+        "write_cpu": lambda: write_cpu(
+            canary_buf=stamps,
+            plan=case.writes,
+            expected_inputs=None,
+            chain_position_assert=True,
+            **inputs,
+            **tail,
+        ),
+    }
+    print(f"\n{'launch of 8 entries':<24}{'us a call':>12}")
+    for name, call in calls.items():
+        print(f"{name:<24}{1e6 * seconds(call, 3001):>12.1f}")
+
+
 def print_thresholds() -> None:
     """Serial against parallel by size, in microseconds a call: the source of the kernels' PARALLEL_ENTRIES."""
     launches = {
@@ -261,6 +288,7 @@ def main() -> None:
     case = Case.make(options.lanes, options.tokens)
     case.check()
     print_rates(case)
+    print_dispatch()
     if options.thresholds:
         print_thresholds()
 

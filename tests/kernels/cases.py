@@ -234,7 +234,7 @@ def make_write_case(seed: int, num_tokens: int, *, damage: float = 0.15, **chang
     free = rng.permutation(stamps.num_slots).tolist()
     slots, positions, seeds, offsets = [], [], [], [0]
     while offsets[-1] < num_tokens:
-        length = min(int(rng.choice([0, 1, 1, 2, 9, 40])), num_tokens - offsets[-1])
+        length = min(int(rng.choice([0, 1, 1, 2, 9, 14])), num_tokens - offsets[-1])
         seed_slot = (
             int(rng.choice([-1, free.pop(), stamps.num_slots + 2])) if rng.random() < 0.5 else free.pop()
         )

@@ -106,7 +106,7 @@ def test_stamps_beyond_two_gib(triton):
 def test_launches_can_be_captured_in_a_graph(triton):
     import torch
 
-    case = make_verify_case(1, 5000, damage=0.3)
+    case = make_verify_case(1, 5000, damage=0.3, ring_capacity=8192)
     device = triton.device
     buffer, entries = triton.put(case.stamps.buffer), triton.put(case.entries)
     sources = case.stamps.kv_sources(triton)
