@@ -11,6 +11,7 @@ import gzip
 import io
 import os
 import re
+import shlex
 import sys
 import zlib
 from collections.abc import Iterator
@@ -155,8 +156,10 @@ def _look_inside(name: str, raw: BinaryIO, owned: BinaryIO | None) -> ByteReader
     if not head:
         raise InputError("no records (the file is empty)", where=name)
     stream = Joined(head, raw)
+    operand = f" {shlex.quote(name)}" if owned is not None else ""
     if head.startswith((GZIP_MAGIC, ZSTD_MAGIC)):
         packed = _buffered(stream)
+        operand = ""
         unpacked: BinaryIO
         if head.startswith(GZIP_MAGIC):
             unpacked = cast(BinaryIO, gzip.GzipFile(fileobj=packed, mode="rb"))
@@ -173,7 +176,7 @@ def _look_inside(name: str, raw: BinaryIO, owned: BinaryIO | None) -> ByteReader
     if head.startswith(UTF8_BOM):
         start = len(buffered.read(len(UTF8_BOM)))
         head = head[start:]
-    _refuse(name, head, start)
+    _refuse(name, head, start, operand)
     return ByteReader(name, buffered, owned=owned, start=start)
 
 
@@ -181,8 +184,11 @@ def _buffered(stream: io.RawIOBase) -> BinaryIO:
     return cast(BinaryIO, io.BufferedReader(cast(io.FileIO, stream), BUFFER_BYTES))
 
 
-def _refuse(name: str, head: bytes, start: int) -> None:
-    """Raise for content that holds no records, whatever the format; `start` is the offset of `head`."""
+def _refuse(name: str, head: bytes, start: int, operand: str) -> None:
+    """Raise for content that holds no records, whatever the format.
+
+    `start` is the offset of `head`; `operand` names the file in a command, empty if the command has to read a pipe.
+    """
     if head.startswith(LFS_START):
         found = re.search(rb"^size (\d+)", head, re.MULTILINE)
         size = f"{int(found[1]):,} bytes" if found else "not stated"
@@ -193,7 +199,9 @@ def _refuse(name: str, head: bytes, start: int) -> None:
         )
     if head.startswith(UTF16_BOMS) or (len(head) > 1 and (head[0] == 0) != (head[1] == 0)):
         raise InputError(
-            "is UTF-16 text, UTF-8 is needed", where=name, hint="`iconv -f UTF-16 -t UTF-8` converts it"
+            "is UTF-16 text, UTF-8 is needed",
+            where=name,
+            hint=f"`iconv -f UTF-16 -t UTF-8{operand}` converts it",
         )
     if head.startswith(PICKLE_STARTS):
         raise InputError("is a pickle; loading it would run code, so it is refused", where=name)
@@ -207,7 +215,9 @@ def _refuse(name: str, head: bytes, start: int) -> None:
         raise InputError("looks like a web page, not like data", where=name)
     if begin.startswith(b"["):
         raise InputError(
-            "is a JSON array, one object per line is expected", where=name, hint="`jq -c '.[]'` converts it"
+            "is a JSON array, one object per line is expected",
+            where=name,
+            hint=f"`jq -c '.[]'{operand}` converts it",
         )
     if b"\0" in head:
         raise InputError(f"is binary: byte 0x00 at offset {start + head.index(0)}", where=name)
@@ -243,7 +253,7 @@ def _read_error(name: str, error: Exception) -> InputError:
         return InputError(
             "the compressed data ends too early, the file is truncated",
             where=name,
-            hint="`gzip -dc` or `zstd -dc` gives the part that is readable",
+            hint="`gzip -dc` or `zstd -dc` gives the part that can be read",
         )
     if isinstance(error, (gzip.BadGzipFile, zlib.error)):
         return InputError(f"the gzip data is damaged ({error})", where=name)

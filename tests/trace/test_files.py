@@ -147,6 +147,18 @@ def test_refused_content(tmp_path, data, message):
     assert error.exit_code == Exit.USAGE
 
 
+@pytest.mark.parametrize(
+    ("data", "command"), [(b"[1]", "jq -c '.[]'"), (b"\xff\xfe{\x00", "iconv -f UTF-16 -t UTF-8")]
+)
+def test_hints_can_be_pasted(tmp_path, data, command, monkeypatch):
+    path = write(tmp_path, data, "my file.json")
+    assert failure(path).hint == f"`{command} '{path}'` converts it"
+    # the command would not unpack the file, and has no name for standard input
+    assert failure(write(tmp_path, gzip.compress(data))).hint == f"`{command}` converts it"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    assert failure("-").hint == f"`{command}` converts it"
+
+
 @pytest.mark.parametrize("level", [1, 9])
 @pytest.mark.parametrize("kept", [0.3, 0.9, 0.99])
 def test_a_truncated_archive_is_an_error_although_rows_were_read(tmp_path, level, kept):
