@@ -1,8 +1,12 @@
-"""What the ledger tells about one slot."""
+"""What the ledger tells about one slot, and about all of them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
 
 from kvcanary_cli.ledger import columns as c
 from kvcanary_cli.ledger.records import CACHE, Holder, Mark, SlotFacts
@@ -101,3 +105,32 @@ def _last_checked(
             steps.append(int(rows.state[row, c.ROW_CHECKED_STEP]) - 1)
     last = max(steps)
     return last if last >= 0 else None
+
+
+def overview(
+    state: LedgerState, rows: Rows, group: str, last_sweep: int
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """[num_slots] whether each slot was ever written, and whether a row or the cache was verified over it."""
+    table = state.tables[group]
+    used: npt.NDArray[np.bool_] = table.slots[:, c.BYTES_AT + c.WRITE_LINE] != 0
+    checked: npt.NDArray[np.bool_] = table.slots[:, c.CHECKED] > 0
+    mark_swept(table.slots, table.cells, last_sweep, checked)
+    for row in state.page.rid_row.values():
+        reach = int(rows.state[row, c.ROW_CHECKED_TO])
+        named = state.page.slots_of(row, 0, min(reach, state.page.width))
+        if table is state.window:
+            named = state.swa_map[named[-rows.window_size :].clip(0, state.swa_map.size - 1)]
+        checked[named[(named > 0) & (named < checked.size)]] = True
+    return used, checked
+
+
+@njit(cache=True)
+def mark_swept(slots, cells, last_sweep, checked):
+    """Mark slots that the cache published no later than the last sweep."""
+    for slot in range(slots.shape[0]):
+        cell = slots[slot, c.FIRST]
+        while cell != 0:
+            is_cache = cells[cell, c.CELL_NAME] == c.CACHE_NAME and cells[cell, c.CELL_HOW] == c.BY_PUBLISH
+            if is_cache and cells[cell, c.CELL_STEP] <= last_sweep:
+                checked[slot] = True
+            cell = cells[cell, c.CELL_NEXT]

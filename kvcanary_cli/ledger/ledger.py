@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from kvcanary_cli.ledger.breach_log import BreachLog
-from kvcanary_cli.ledger.facts import slot_facts
+from kvcanary_cli.ledger.facts import overview, slot_facts
 from kvcanary_cli.ledger.judged import unjudged_rules
 from kvcanary_cli.ledger.names import Names
 from kvcanary_cli.ledger.ownership import Ownership
@@ -113,6 +116,10 @@ class Ledger:
         """Names of the holders of each slot, in the order in which they came."""
         table = self._state.tables[group]
         return [self._state.holder_names(table, (slot,)) for slot in slots.tolist()]
+
+    def overview(self, group: str) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """[num_slots] each: whether a slot was ever written, and whether it was ever verified."""
+        return overview(self._state, self._rows, group, self._last_sweep)
 
     def ending(self, rid: str) -> End | None:
         """How a request ended last; None while it did not."""

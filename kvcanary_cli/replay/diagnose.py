@@ -117,9 +117,13 @@ def _example(case: Case, slots: list[int]) -> SlotStory | None:
 
 
 def _writer(case: Case, facts: SlotFacts | None) -> Writer | None:
-    """Who wrote the damaged slot last, if that write is part of the story."""
+    """Who wrote the damaged slot last, if that write is part of the story: not if bytes and stamp are its own."""
     if facts is None:
         return None
+    wrote, stamped = facts.byte_writer, facts.stamp_writer
+    if wrote is not None and stamped is not None and wrote.line == stamped.line:
+        if not case.breaches and wrote.held and wrote.id is None:
+            return None
     latest = [w for w in (facts.byte_writer, facts.stamp_writer) if w is not None]
     return max(latest, key=lambda w: w.line, default=None)
 

@@ -71,7 +71,7 @@ class Incident:
         damaged: first and last step between which the damage happened; None when there is none.
         seen: the first violation; None when no check ever failed.
         victims: requests (or the cache) that hold the slots.
-        writer: last writer of the damaged bytes or stamps, None when nobody wrote.
+        writer: last writer of the damaged bytes or stamps, None when nobody wrote but their owner.
         example: slot that the full view shows, with its facts.
     """
 

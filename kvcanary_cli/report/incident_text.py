@@ -109,7 +109,7 @@ def _holders(incident: dict[str, Any]) -> list[str]:
         for h in incident["held_by"]
     ]
     lines += _indented("held by", held or ["nobody, or not recorded"])
-    writer = incident["writer"]
+    writer = incident["writer"] or incident["last_writer"]
     if writer is None:
         lines += _indented("last writer", ["not recorded"])
     else:

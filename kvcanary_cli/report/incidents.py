@@ -55,6 +55,7 @@ def incident_json(
         "victims": incident.victims,
         "held_by": _holders(facts),
         "writer": writer_json(incident.writer),
+        "last_writer": writer_json(facts.byte_writer if facts is not None else None),
         "held_before": _previous(facts),
         "released": mark_json(facts.released if facts is not None else None),
         "readers": [

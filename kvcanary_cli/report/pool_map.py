@@ -71,9 +71,7 @@ def heatmap(result: ReplayResult) -> dict[str, Any]:
     """The full pool in `ROWS` x `CELLS` cells; the worst state in a cell wins."""
     group = result.layout.groups[0]
     per_cell = max(1, -(-group.num_slots // (ROWS * CELLS)))
-    overview = getattr(result.ledger, "overview", None)
-    blank = np.zeros(group.num_slots, np.bool_)
-    used, checked = overview(group.kind) if overview is not None else (blank, blank)
+    used, checked = result.ledger.overview(group.kind)
     damaged = np.zeros(group.num_slots, np.bool_)
     for incident in result.incidents:
         if incident.is_damaged and incident.group == group.kind:

@@ -338,3 +338,69 @@ def test_gzip_by_content(capsys, tmp_path, clean):
     path = tmp_path / "no-suffix"
     path.write_bytes(gzip.compress(Path(clean).read_bytes()))
     assert call(capsys, "replay", str(path), "--device", "cpu").code == 0
+
+
+class TestParts:
+    """Incident, slots, map, history and answer sheet of one damaged trace."""
+
+    def test_one_incident_in_full(self, capsys, damaged):
+        done = call(capsys, "replay", damaged, "--device", "cpu", "--incident", "1")
+        assert done.code == 1
+        assert "K21 unattributed-bytes: " in done.out
+        assert "  => page 2      ooXo" in done.out
+        assert "SUMMARY: K21 unattributed-bytes page=2 slots=10 held_by=A" in done.out
+        assert f"next:   kvcanary replay {damaged} --slot 10 --history" in done.out
+
+    def test_an_incident_that_is_not_there(self, capsys, damaged):
+        done = call(capsys, "replay", damaged, "--device", "cpu", "--incident", "2")
+        assert done.code == 2
+        assert "`--incident 2` was asked for, this run has 1 incident" in done.err
+
+    def test_history_tells_everything_in_order(self, capsys, damaged):
+        done = call(
+            capsys, "replay", damaged, "--device", "cpu", "--slot", "10", "--history", "--format", "json"
+        )
+        moments = [(m["step"], m["what"], m["who"]) for m in json.loads(done.out)["history"]["moments"]]
+        assert moments == [
+            (0, "alloc", "A"),
+            (0, "write", "A"),
+            (1, "check ok", "A"),
+            (1, "kv flip", None),
+            (2, "check FAIL", "A"),
+            (3, "check FAIL", "A"),
+            (4, "check FAIL", "A"),
+        ]
+
+    @pytest.mark.parametrize("options", [["--history"], ["--slot", "3"]])
+    def test_history_needs_a_slot_and_a_slot_its_history(self, capsys, damaged, options):
+        assert call(capsys, "replay", damaged, "--device", "cpu", *options).code == 2
+
+    def test_slots(self, capsys, damaged):
+        done = call(capsys, "replay", damaged, "--device", "cpu", "--slots")
+        (row,) = [line.split() for line in done.out.splitlines() if line.split()[:1] == ["10"]]
+        assert row == ["10", "2", "K21", "A", "2", "-", "1-2", "2", "<=1", "---b"]
+
+    def test_heatmap(self, capsys, damaged):
+        done = call(capsys, "replay", damaged, "--device", "cpu", "--heatmap")
+        assert "pool map, 1 slot per cell, whole run" in done.out
+        # slots 8-15 were read, 16 was written by the last forward and read by nobody
+        assert "       0  ........oo1ooooo?" in done.out
+
+    def test_expectation_is_met_or_not(self, capsys, damaged, tmp_path):
+        sheet = tmp_path / "answers.json"
+        fault = {
+            "kind": "K21",
+            "slots": [[10, 10]],
+            "rid": "A",
+            "writer": None,
+            "step": 1,
+            "found_by_step": 2,
+            "not": {},
+        }
+        sheet.write_text(json.dumps({"version": 1, "seed": 0, "faults": [fault]}))
+        met = call(capsys, "replay", damaged, "--device", "cpu", "--expect", str(sheet))
+        assert met.code == 0
+        assert "of 1 planted fault 1 found, 1 named right" in met.out
+        sheet.write_text(json.dumps({"version": 1, "seed": 0, "faults": [fault | {"kind": "K07"}]}))
+        unmet = call(capsys, "replay", damaged, "--device", "cpu", "--expect", str(sheet))
+        assert unmet.code == 1
