@@ -121,9 +121,9 @@ def _writer(case: Case, facts: SlotFacts | None) -> Writer | None:
     if facts is None:
         return None
     wrote, stamped = facts.byte_writer, facts.stamp_writer
-    if wrote is not None and stamped is not None and wrote.line == stamped.line:
-        if not case.breaches and wrote.held and wrote.id is None:
-            return None
+    is_one_write = wrote is not None and stamped is not None and wrote.line == stamped.line
+    if is_one_write and not case.breaches and wrote is not None and wrote.held and wrote.id is None:
+        return None
     latest = [w for w in (facts.byte_writer, facts.stamp_writer) if w is not None]
     return max(latest, key=lambda w: w.line, default=None)
 
