@@ -10,7 +10,6 @@ set, because Triton decides at import whether it interprets.
 from __future__ import annotations
 
 import importlib
-import itertools
 import json
 import pkgutil
 import sys
@@ -39,11 +38,21 @@ INT32_POINTERS = {
     "out_write_num_valid_ptr",
 }
 
-# Values that constants are compiled with, all combinations of them; a constant that is missing here fails the check.
+# Values that constants are compiled with; a constant that is missing here fails the check. The first values of all
+# of them are compiled together, then the second ones: code under a flag is compiled with it and without, in a time
+# that does not double with every flag.
 CONSTANTS: dict[str, tuple[int | bool, ...]] = {
     "BLOCK": (128,),
     "STRIDE": (4,),
     "SMALL": (True,),
+    "GRAIN": (16,),
+    "ROWS": (2,),
+    "UNROLL": (2,),
+    "SLOTS": (16,),
+    "WORDS": (64,),
+    "EVEN": (False, True),
+    "AFFINE": (False, True),
+    "HAS_SOURCES": (False, True),
     "HAS_MAP": (False, True),
     "HAS_POOL": (False, True),
     "HAS_EXPECTED": (False, True),
@@ -66,10 +75,10 @@ def find_kernels() -> dict[str, Any]:
 
 
 def variants(kernel: Any) -> Iterator[dict[str, int | bool]]:
-    """All combinations of the kernel's constants. KeyError names a constant that has no values here."""
-    names = [name for name in kernel.arg_names if name.isupper()]
-    for values in itertools.product(*(CONSTANTS[name] for name in names)):
-        yield dict(zip(names, values, strict=True))
+    """All first values of the kernel's constants, then all second ones. KeyError names one that has no values here."""
+    values = {name: CONSTANTS[name] for name in kernel.arg_names if name.isupper()}
+    for number in range(max(map(len, values.values()), default=1)):
+        yield {name: those[min(number, len(those) - 1)] for name, those in values.items()}
 
 
 def compile_kernel(kernel: Any, constants: dict[str, int | bool], capability: int) -> Any:
