@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -48,44 +49,52 @@ def write_ref(
     offsets = np.clip(plan.write_offsets[: num_lanes + 1], 0, len(input_ids)).tolist()
     seeds = plan.write_seed_slot_indices[:num_lanes].tolist()
     starts = [_start(canary_buf if seed_buf is None else seed_buf, seed) for seed in seeds]
+    kv_hash = partial(hash_slot, sources, hash_mode)
+    inputs = (out_cache_loc, input_ids, positions)
     for lane, (running, previous) in enumerate(starts):
         if seeds[lane] >= num_slots:
             log.append((launch_tag, seeds[lane], -1, 0, -1, 0, num_slots, BIT_OUT_OF_RANGE))
         for entry in range(offsets[lane], offsets[lane + 1]):
-            slot, token, position = (int(array[entry]) for array in (out_cache_loc, input_ids, positions))
+            slot, token, position = (int(array[entry]) for array in inputs)
             if slot < 0:
                 continue
-            stored_prev = signed(running)
-            if expected_inputs is not None:
-                wanted_token, wanted_position = (int(array[entry]) for array in expected_inputs)
-                bits = BIT_WRITE_TOKEN if token != wanted_token else 0
-                bits |= BIT_WRITE_POSITION if position != wanted_position else 0
-                if bits:
-                    row = (
-                        launch_tag,
-                        slot,
-                        position,
-                        token,
-                        wanted_token,
-                        stored_prev,
-                        wanted_position,
-                        bits,
-                    )
-                    log.append(row)
-            if chain_position_assert and previous is not None:
-                wanted = signed((previous + 1) & MASK)
-                if position != wanted:
-                    bit = BIT_WRITE_POSITION
-                    log.append((launch_tag, slot, position, token, token, stored_prev, wanted, bit))
-                previous = position
-            if slot >= num_slots:
-                bit = BIT_OUT_OF_RANGE
-                log.append((launch_tag, slot, position, token, token, stored_prev, num_slots, bit))
-            else:
-                kv_hash = signed(hash_slot(sources, hash_mode, slot))
-                canary_buf[slot, :STAMP_WORDS] = (token, position, stored_prev, kv_hash)
+            wanted = (
+                None if expected_inputs is None else tuple(int(array[entry]) for array in expected_inputs)
+            )
+            # the position assert is off where there is no seed to begin from
+            before = previous if chain_position_assert else None
+            for row in _entry_rows(slot, token, position, signed(running), wanted, before, num_slots):
+                log.append((launch_tag, *row))
+            if slot < num_slots:
+                canary_buf[slot, :STAMP_WORDS] = (token, position, signed(running), signed(kv_hash(slot)))
                 log.slot_run_counter[0] += 1
+            previous = None if previous is None else position
             running = chain(running, token, position)
+
+
+def _entry_rows(
+    slot: int,
+    token: int,
+    position: int,
+    stored_prev: int,
+    wanted: tuple[int, ...] | None,
+    previous: int | None,
+    num_slots: int,
+) -> Iterator[tuple[int, ...]]:
+    """Violation rows of one token, without the launch tag: a row a reason, but one for both inputs."""
+    if wanted is not None:
+        wanted_token, wanted_position = wanted
+        bits = (BIT_WRITE_TOKEN if token != wanted_token else 0) | (
+            BIT_WRITE_POSITION if position != wanted_position else 0
+        )
+        if bits:
+            yield slot, position, token, wanted_token, stored_prev, wanted_position, bits
+    if previous is not None:
+        next_position = signed((previous + 1) & MASK)
+        if position != next_position:
+            yield slot, position, token, token, stored_prev, next_position, BIT_WRITE_POSITION
+    if slot >= num_slots:
+        yield slot, position, token, token, stored_prev, num_slots, BIT_OUT_OF_RANGE
 
 
 def _start(seed_buf: np.ndarray, seed: int) -> tuple[int, int | None]:

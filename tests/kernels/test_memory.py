@@ -10,7 +10,7 @@ from kvcanary_cli.kernels._sources import KvSource, check_sources
 from kvcanary_cli.kernels.consts import HashMode
 from kvcanary_cli.kernels.memory_cpu import flat_words
 from kvcanary_cli.kernels.plans_cpu import ALIGNMENT, aligned_zeros
-from tests.kernels.cases import in_words_of
+from tests.kernels.refusals import in_words_of
 
 
 def test_verify_plan_has_room_for_its_entries(backend):

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.kernels.cases import SENTINEL, PlanCase, changed, in_words_of, make_plan_case, run_plan
+from tests.kernels.cases import SENTINEL, PlanCase, make_plan_case, run_plan
+from tests.kernels.refusals import changed, in_words_of
 
 BLOCK = 64
 LANE_BLOCK = 16

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.kernels.cases import SENTINEL, changed, guarded, in_words_of
+from tests.kernels.cases import SENTINEL, guarded
+from tests.kernels.refusals import changed, in_words_of
 
 BLOCK = 64
 EDGE_SIZES = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5]

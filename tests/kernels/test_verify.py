@@ -8,15 +8,8 @@ import numpy as np
 import pytest
 
 from kvcanary_cli.kernels.consts import HashMode
-from tests.kernels.cases import (
-    Stamps,
-    VerifyCase,
-    assert_agrees,
-    changed,
-    in_words_of,
-    make_verify_case,
-    run_verify,
-)
+from tests.kernels.cases import Stamps, VerifyCase, assert_agrees, make_verify_case, run_verify
+from tests.kernels.refusals import changed, in_words_of
 
 BLOCK = 64
 EDGE_SIZES = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5]

@@ -8,16 +8,8 @@ import numpy as np
 import pytest
 
 from kvcanary_cli.kernels.consts import HashMode
-from tests.kernels.cases import (
-    SENTINEL,
-    Stamps,
-    WriteCase,
-    assert_agrees,
-    changed,
-    in_words_of,
-    make_write_case,
-    run_write,
-)
+from tests.kernels.cases import SENTINEL, Stamps, WriteCase, assert_agrees, make_write_case, run_write
+from tests.kernels.refusals import changed, in_words_of
 
 BLOCK = 64
 LANE_BLOCK = 16
