@@ -57,7 +57,7 @@ def _incident(case: Case, context: Context, rules: Mapping[str, Rule]) -> Incide
     shadows = sorted({s.slot for s in case.shadows if s.group == case.group} - set(slots))
     example = _example(case, slots)
     facts = example.facts if example is not None else (case.hidden[0] if case.hidden else None)
-    writer = _writer(case, facts)
+    writer = _named_writer(best) if _names_another(best, facts) else _writer(case, facts)
     return Incident(
         kind=best.kind if best is not None else UNKNOWN,
         strength=best.strength if best is not None else Strength.UNKNOWN,
@@ -126,6 +126,32 @@ def _writer(case: Case, facts: SlotFacts | None) -> Writer | None:
         return None
     latest = [w for w in (facts.byte_writer, facts.stamp_writer) if w is not None]
     return max(latest, key=lambda w: w.line, default=None)
+
+
+def _names_another(best: Opinion | None, facts: SlotFacts | None) -> bool:
+    """Whether the cause names a writer who is not the one that the slot remembers: it wrote the table, say."""
+    if best is None or best.writer is None or best.root is None:
+        return False
+    known = [w for w in (facts.byte_writer, facts.stamp_writer) if w is not None] if facts is not None else []
+    return all(writer.name != best.writer for writer in known)
+
+
+def _named_writer(best: Opinion | None) -> Writer | None:
+    """The writer that the root breach names."""
+    if best is None or best.root is None:
+        return None
+    root = best.root
+    how = str(root.facts.get("how", "forward"))
+    return Writer(
+        name=best.writer,
+        step=root.step,
+        line=root.line,
+        how=how,
+        in_row=False,
+        held=False,
+        id=None,
+        position=None,
+    )
 
 
 def _damaged_step(case: Case, writer: Writer | None, is_damaged: bool) -> tuple[int | None, int] | None:
