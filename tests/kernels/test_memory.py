@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvcanary_cli.kernels._checks import stamp_stride
+from kvcanary_cli.kernels._checks import check_array, stamp_stride
 from kvcanary_cli.kernels._sources import KvSource, check_sources
 from kvcanary_cli.kernels.consts import HashMode
 from kvcanary_cli.kernels.memory_cpu import flat_words
@@ -167,3 +167,14 @@ def test_stamp_buffers_that_overlap_or_have_gaps(buffer, message):
     with pytest.raises(ValueError, match="kv-canary") as caught:
         stamp_stride(buffer)
     assert str(caught.value) == f"kv-canary: {message}"
+
+
+def test_arrays_of_one_launch_live_in_one_place():
+    import torch
+
+    pool = torch.zeros(3, dtype=torch.int64, device="meta")
+    for flat in (np.zeros(3, dtype=np.int64), torch.zeros(3, dtype=torch.int64)):
+        with pytest.raises(ValueError, match="kv-canary") as caught:
+            check_array("flat", flat, "int64", reference=("pool", pool))
+        assert str(caught.value) == "kv-canary: flat must be on pool's device meta, got cpu"
+    check_array("flat", pool, "int64", reference=("pool", pool))

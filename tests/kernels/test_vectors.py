@@ -88,22 +88,37 @@ def test_a_row_that_differs_is_told(tmp_path):
     assert result.failures[0].endswith(" is unexpected (1 unexpected, 1 missing)")
 
 
-def test_an_overflowing_ring_may_keep_any_true_row_but_no_other(tmp_path, reference):
-    path = next(
-        path
-        for path in sorted(GOLDEN.glob("write_*.npz"))
-        if load_vector(path).arrays["out_write_index"][0] > load_vector(path).meta["ring_capacity"] > 1
+def test_an_overflowing_ring_may_keep_any_true_row_but_no_other(reference):
+    vector = next(
+        vector
+        for vector in map(load_vector, sorted(GOLDEN.glob("write_*.npz")))
+        if vector.arrays["out_write_index"][0] > vector.meta["ring_capacity"] > 1
     )
-    shuffled = copy_with(tmp_path, path.stem, out_ring=lambda ring: ring[::-1])
-    assert run_vector(load_vector(shuffled), reference) is None
 
-    def with_wrong_rows(**arguments):
-        reference.write(**arguments)
-        arguments["log"].ring[0, 0] += 1
+    def keep_the_last_rows(*, log, **arguments):
+        whole = reference.log.allocate(64, "cpu")
+        reference.write(log=whole, **arguments)
+        for counter in ("write_index", "slot_run_counter", "kernel_run_counter"):
+            getattr(log, counter)[:] = getattr(whole, counter)
+        log.ring[:] = whole.rows()[-len(log.ring) :]
 
-    told = run_vector(load_vector(shuffled), replace(reference, write=with_wrong_rows))
+    def keep_a_wrong_row(*, log, **arguments):
+        reference.write(log=log, **arguments)
+        log.ring[0, 0] += 1
+
+    assert run_vector(vector, replace(reference, write=keep_the_last_rows)) is None
+    told = run_vector(vector, replace(reference, write=keep_a_wrong_row))
     assert told is not None
     assert told.startswith("out_ring: row ")
+
+
+def test_entries_written_by_an_overflowing_plan_are_told(reference):
+    def write_one(*, verify_plan_out, **arguments):
+        reference.plan(verify_plan_out=verify_plan_out, **arguments)
+        verify_plan_out.verify_slot_indices[-1] = 1
+
+    told = run_vector(load_vector(GOLDEN / "plan_018.npz"), replace(reference, plan=write_one))
+    assert told == "out_verify_slot_indices was written although the plan overflows"
 
 
 @pytest.mark.parametrize(

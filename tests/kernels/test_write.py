@@ -77,7 +77,7 @@ def test_a_seed_continues_its_chain(backend):
             [[3, 2, 5, 12, 12, AFTER_11, 1, 16]],
             id="goes-on-from-actual-position",
         ),
-        pytest.param(example([2], [5], seed=-1), [], id="no-seed-no-position-assert"),
+        pytest.param(example([2, 3], [5, 9], seed=-1), [], id="no-seed-no-position-assert"),
         pytest.param(example([2], [5], seed=1, chain_position_assert=False), [], id="assert-off"),
         pytest.param(
             example([2], [1], seed=1, expected=(np.array([14]), np.array([1]))),
