@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kvcanary_cli.kernels import messages
 from kvcanary_cli.kernels.consts import SERVER_PLAN_LANES, SERVER_SCATTER_BATCH_BLOCK
 
+MOST_KEPT = 10_000  # a limit that every forward exceeds must not fill the memory of a long run
 BATCH_FLAG = "--max-running-requests"
 RING_VARIABLE = "SGLANG_KV_CANARY_RING_CAPACITY"
 
@@ -72,6 +73,24 @@ class CapacityViolation:
     kind: str
     server_message: str | None = None
     group: str | None = None
+
+
+class CapacityLog:
+    """Capacity violations of a run: the first ones kept, all of them counted.
+
+    Attributes:
+        kept: the first `MOST_KEPT`, in order.
+        total: all of them.
+    """
+
+    def __init__(self) -> None:
+        self.kept: list[CapacityViolation] = []
+        self.total = 0
+
+    def add(self, found: list[CapacityViolation]) -> None:
+        """Take the violations of one forward."""
+        self.total += len(found)
+        self.kept += found[: max(0, MOST_KEPT - len(self.kept))]
 
 
 def check_forward(limits: Limits, demand: Demand) -> list[CapacityViolation]:

@@ -11,7 +11,7 @@ import numpy as np
 from kvcanary_cli.errors import InputError
 from kvcanary_cli.ledger.ledger import Ledger
 from kvcanary_cli.replay import memory, rows
-from kvcanary_cli.replay.capacities import CapacityViolation, Demand, Limits, check_forward
+from kvcanary_cli.replay.capacities import CapacityLog, Demand, Limits, check_forward
 from kvcanary_cli.replay.digests import DigestMismatch, Digests
 from kvcanary_cli.replay.forwards import DecodedForward, decode_forward
 from kvcanary_cli.replay.gaps import Unjudged, judge_batch, unjudged_entries
@@ -88,7 +88,7 @@ class Replay:
         self.path = path
         self.sweep_interval = sweep_interval
         self.totals = Totals()
-        self.capacity_violations: list[CapacityViolation] = []
+        self.capacity = CapacityLog()
         self.digest_mismatches: list[DigestMismatch] = []
         self.digests = Digests()
         self._emit = on_violations
@@ -189,7 +189,7 @@ class Replay:
             checks_tokens=self.state.expected.is_used,
             drafts=event.mode in DRAFT_MODES,
         )
-        self.capacity_violations += check_forward(self.limits, demand)
+        self.capacity.add(check_forward(self.limits, demand))
         self._count(decoded, entries)
         lost = unjudged_entries(self.state, self.runtime, call) if self.state.has_gap else Unjudged()
         self.runtime.forward(call)

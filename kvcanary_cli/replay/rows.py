@@ -14,7 +14,6 @@ UNKNOWN_PREDECESSOR = 0  # the padding slot: kernels don't check a chain against
 
 def bind(state: RunState, event: ev.Bind) -> None:
     """A request takes a row; what `share` mapped before it had one is mapped now."""
-    state.forget_ended(event.rid)
     old_row = state.table.rid_row.get(event.rid)
     if old_row is not None:
         state.expected.clear_row(old_row)
@@ -42,16 +41,17 @@ def move(state: RunState, event: ev.Move) -> None:
 
 
 def end(state: RunState, event: ev.End) -> None:
-    """A request ends; after `retract` the same request may come back, so its truth stays."""
+    """A request ends; after `retract` the same request may come back, so its truth stays.
+
+    What its row was expected to hold stays with the row: forwards of it may still be under way.
+    """
     if event.why != "retract":
-        state.ended.add(event.rid)
+        state.forget_request(event.rid)
 
 
 def truth(state: RunState, event: ev.Truth) -> None:
     """Tokens that a request really has."""
     row = state.table.rid_row.get(event.rid)
-    if row is None:
-        state.forget_ended(event.rid)
     state.expected.set(event.rid, event.at, np.array(event.tokens, np.int64), row)
 
 

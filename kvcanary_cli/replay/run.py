@@ -43,6 +43,7 @@ class ReplayResult:
         limited: what the user limited, such as {"steps": 100}.
         stopped: why the run ended before the trace did: None, "violation" or "interrupted".
         last_line: line of the last event applied.
+        capacity_violations, capacity_total: the first ones, and how many there are.
         has_expectations: whether any forward carried expected input tokens.
         began_unknown: whether the recording began in a running engine.
         history: what happened to the slot that was asked for.
@@ -56,6 +57,7 @@ class ReplayResult:
     ledger: Ledger
     incidents: list[Incident]
     capacity_violations: list[CapacityViolation]
+    capacity_total: int
     digest_mismatches: list[DigestMismatch]
     checks_tokens: bool
     has_expectations: bool
@@ -145,7 +147,8 @@ def run_replay(
         stories=stories,
         ledger=ledger,
         incidents=diagnose(ledger.breaches, stories.all(), context),
-        capacity_violations=replay.capacity_violations + ([saturated] if saturated else []),
+        capacity_violations=replay.capacity.kept + ([saturated] if saturated else []),
+        capacity_total=replay.capacity.total + (saturated is not None),
         digest_mismatches=replay.digest_mismatches,
         checks_tokens=state.expected.is_used,
         has_expectations=replay.totals.expectations > 0,
@@ -179,7 +182,7 @@ def _feed(
             return None, {"steps": options.limit_steps}, line
         replay.apply(line, event)
         if is_forward:
-            findings = totals.violations + len(replay.capacity_violations)
+            findings = totals.violations + replay.capacity.total
             on_progress(totals.steps, totals.entries, findings)
             if findings and options.stop_on_violation:
                 return "violation", {}, line

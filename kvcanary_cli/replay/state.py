@@ -45,7 +45,6 @@ class RunState:
     cache: CacheEntries
     host: dict[str, HostCopy] = field(default_factory=dict)
     transfers: dict[str, Transfer] = field(default_factory=dict)
-    ended: set[str] = field(default_factory=set)
     pending_maps: dict[str, list[tuple[int, IntArray]]] = field(default_factory=dict)
     known_slots: dict[str, np.ndarray] = field(default_factory=dict)
     _name_hashes: dict[str | None, int] = field(default_factory=dict)
@@ -74,11 +73,11 @@ class RunState:
         if known is not None:
             known[slots[(slots >= 0) & (slots < known.size)]] = True
 
-    def forget_ended(self, rid: str) -> None:
-        """A new request takes the name of one that ended."""
-        if rid in self.ended:
-            self.ended.discard(rid)
-            self.expected.forget(rid)
+    def forget_request(self, rid: str) -> None:
+        """A request ended for good: one of the same name is another one."""
+        self.expected.forget(rid)
+        self._name_hashes.pop(rid, None)
+        self.pending_maps.pop(rid, None)
 
 
 def new_state(layout: Layout, *, track_changes: bool) -> RunState:

@@ -197,7 +197,7 @@ def _summary(result: ReplayResult, incidents: list[dict[str, Any]]) -> dict[str,
         "shadows": sum(last - first + 1 for i in incidents for first, last in i["shadows"]),
         "breaches": len(result.ledger.breaches),
         "violations": result.stories.total,
-        "capacity_violations": len(result.capacity_violations),
+        "capacity_violations": result.capacity_total,
         "rids": sorted({reader["rid"] for incident in damaged for reader in incident["readers"]}),
     }
 
