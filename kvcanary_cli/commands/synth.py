@@ -1,10 +1,11 @@
-"""`kvcanary synth`: write a trace without faults from a scenario."""
+"""`kvcanary synth`: write a trace from a scenario, without faults or with labelled ones."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, redirect_stdout
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,8 +18,13 @@ from kvcanary_cli.commands._options import (
     check_output,
     emit_options,
 )
+from kvcanary_cli.commands._planted import answers_path, write_planted
 from kvcanary_cli.errors import UsageError
 from kvcanary_cli.output import Format, emit
+
+if TYPE_CHECKING:  # both cost --help a quarter of a second
+    from kvcanary_cli.report.frame import Report, Sections
+    from kvcanary_cli.trace.events import Event, Header
 
 FILE_HELP = "File that gets the trace, .gz or .zst to compress it; - is stdout, the report then is on stderr."
 
@@ -49,6 +55,24 @@ def synth(
         typer.Option("--pool-slots", metavar="N", help="Slots of the pool, page 0 included; the scenario's."),
     ] = None,
     page_size: Annotated[int, typer.Option("--page-size", metavar="N", help="Slots a page.")] = 16,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fault",
+            metavar="KIND[:N]",
+            help="Plant faults of this kind, as `kvcanary plant` does; may repeat.",
+            show_default=False,
+        ),
+    ] = None,
+    answers: Annotated[
+        str | None,
+        typer.Option(
+            "--answers",
+            metavar="FILE",
+            help="With --fault: file that gets the answer sheet; by default beside the trace, as .faults.json.",
+            show_default=False,
+        ),
+    ] = None,
     seed: SeedOption = 0,
     output_format: FormatOption = Format.text,
     quiet: QuietOption = False,
@@ -57,29 +81,23 @@ def synth(
 ) -> None:
     """Write a trace of a made-up server run.
 
-    The trace has no fault; a replay of it must pass.
+    Without --fault it has no fault; a replay of it must pass.
 
     Example: kvcanary synth trace.jsonl --scenario chunked
     """
     # deferred: --help must not pay for them
-    from kvcanary_cli.report.synth import TraceFacts, build_synth, render_synth
+    from kvcanary_cli.faults.planting import parse_fault
     from kvcanary_cli.sim.scenarios import scenario as make
-    from kvcanary_cli.trace.events import End, Forward
-    from kvcanary_cli.trace.writer import TraceWriter
 
     path = _target(file, output)
+    wanted = [parse_fault(text) for text in fault or ()]
+    if answers is not None and not wanted:
+        raise UsageError("`--answers` names a file for planted faults, and no `--fault` is given")
+    sheet = answers_path(path, answers) if wanted else None
     options = emit_options(output_format=output_format, quiet=quiet, exit_zero=exit_zero, strict=strict)
     header, events = make(
         scenario, steps=steps, requests=requests, seed=seed, pool_slots=pool_slots, page_size=page_size
     )
-    facts = TraceFacts()
-    with TraceWriter(path, header) as writer:
-        for event in events:
-            writer.write(event)
-            kind = type(event)
-            facts.steps += kind is Forward
-            facts.requests += isinstance(event, End) and event.why != "retract"
-        facts.events = writer.num_lines
     inputs = {
         "scenario": scenario,
         "steps": steps,
@@ -88,10 +106,52 @@ def synth(
         "pool_slots": pool_slots,
         "page_size": page_size,
     }
-    report = build_synth(header, facts, path=path, inputs=inputs)
+    if wanted:
+        report, render = _with_faults(path, sheet, header, events, wanted, inputs)
+    else:
+        report, render = _clean(path, header, events, inputs)
     # the trace has stdout to itself, so that it can be piped
     with redirect_stdout(sys.stderr) if path == "-" else nullcontext():
-        emit(report, render_synth, options)
+        emit(report, render, options)
+
+
+def _clean(
+    path: str, header: Header, events: Iterator[Event], inputs: dict[str, Any]
+) -> tuple[Report, Callable[[Report], Sections]]:
+    """Write a trace while it is made."""
+    from kvcanary_cli.report.synth import TraceFacts, build_synth, render_synth
+    from kvcanary_cli.trace.events import End, Forward
+    from kvcanary_cli.trace.writer import TraceWriter
+
+    facts = TraceFacts()
+    with TraceWriter(path, header) as writer:
+        for event in events:
+            writer.write(event)
+            kind = type(event)
+            facts.steps += kind is Forward
+            facts.requests += isinstance(event, End) and event.why != "retract"
+        facts.events = writer.num_lines
+    return build_synth(header, facts, path=path, inputs=inputs), render_synth
+
+
+def _with_faults(
+    path: str,
+    sheet: str | None,
+    header: Header,
+    events: Iterator[Event],
+    wanted: list[tuple[str, int]],
+    inputs: dict[str, Any],
+) -> tuple[Report, Callable[[Report], Sections]]:
+    """Write a trace with faults, and their answer sheet."""
+    from kvcanary_cli.faults.planting import plant_all
+    from kvcanary_cli.report.plant import build_plant, render_plant
+
+    seed = inputs["seed"]
+    header, damaged, faults = plant_all(header, events, wanted, seed)
+    write_planted(path, sheet, header, damaged, faults, seed=seed)
+    inputs = {**inputs, "faults": [f"{kind}:{count}" for kind, count in wanted]}
+    report = build_plant(header, damaged, faults, command="synth", inputs=inputs, output=path, answers=sheet)
+    return report, render_plant
 
 
 def _target(file: str | None, output: str | None) -> str:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from kvcanary_cli.faults.guests import Guest, array, find_scene
 from kvcanary_cli.faults.ownership import CACHE, Ownership
 from kvcanary_cli.faults.prefixes import prefix_scene
-from kvcanary_cli.faults.stream import Cell, Fault, NotApplicable, Stream
+from kvcanary_cli.faults.stream import Cell, Fault, Stream
 from kvcanary_cli.faults.victims import private_victim
 from kvcanary_cli.trace import events as ev
 

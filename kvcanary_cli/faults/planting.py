@@ -9,7 +9,7 @@ from kvcanary_cli.faults.answers import Answer
 from kvcanary_cli.faults.finish import answers_of
 from kvcanary_cli.faults.stream import Fault, NotApplicable, Stream
 from kvcanary_cli.faults.table import FAULTS
-from kvcanary_cli.kinds import KINDS
+from kvcanary_cli.kinds import KINDS, title
 from kvcanary_cli.trace import events as ev
 
 MAX_COUNT = 1000
@@ -33,15 +33,18 @@ def parse_fault(text: str) -> tuple[str, int]:
 
 
 def _code(word: str) -> str:
-    codes = {code.upper(): code for code in KINDS} | {name.upper(): code for code, name in KINDS.items()}
-    code = codes.get(word.upper())
-    if code is not None:
+    names = {name: code for code, name in KINDS.items()}
+    code = word.upper()
+    if code in KINDS:
         return code
-    close = nearest(word.upper(), codes)
+    if word.lower() in names:
+        return names[word.lower()]
+    # `K7` is K07; of other codes none is nearer than another
+    padded = f"{code[:1]}{code[1:].zfill(2)}"
+    close = padded if padded in KINDS else names.get(nearest(word.lower(), names) or "")
     raise UsageError(
-        f"fault `{word}` is not known"
-        + (f", did you mean `{codes[close]} {KINDS[codes[close]]}`?" if close else ""),
-        hint="kinds are K01 to K26 and C1 to C7",
+        f"fault `{word}` is not known" + (f", did you mean `{title(close)}`?" if close else ""),
+        hint="kinds are K01 to K26 and C1 to C7, `kvcanary explain` lists them",
     )
 
 
