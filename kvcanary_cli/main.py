@@ -23,6 +23,7 @@ COMMANDS = {
     "replay": "kvcanary_cli.commands.replay:replay",
     "explain": "kvcanary_cli.commands.explain:explain",
     "synth": "kvcanary_cli.commands.synth:synth",
+    "plant": "kvcanary_cli.commands.plant:plant",
     "selftest": "kvcanary_cli.commands.selftest:selftest",
     "doctor": "kvcanary_cli.commands.doctor:doctor",
 }
