@@ -1,7 +1,9 @@
 """Memory of a run on a GPU, forwards by the Triton kernels.
 
 Host and device work on one stream: a forward's arrays go over in one copy (`staging.py`), its kernels follow,
-and the host waits once, for the number of violations. With `torch_device="cpu"` the same code runs in
+and the host waits once, for the number of violations. Prefixes are verified straight from the page table, one launch
+for all buffers whose turn has come, and stamps are written likewise. Where no bytes are hashed that is all buffers of
+a group: TAIL then depends on nothing that happens between the phases. With `torch_device="cpu"` the same code runs in
 Triton's interpreter, slowly, for tests on machines without a GPU.
 """
 
@@ -12,7 +14,6 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import torch
 
-from kvcanary_cli.errors import MissingError
 from kvcanary_cli.kernels._layout import ExpectedInputs
 from kvcanary_cli.kernels.consts import (
     RING_WORDS,
@@ -22,18 +23,22 @@ from kvcanary_cli.kernels.consts import (
     HashMode,
     LaunchTag,
 )
+from kvcanary_cli.kernels.fused import launch_verify_table
 from kvcanary_cli.kernels.log import ViolationLog
-from kvcanary_cli.kernels.plan import launch_plan
+from kvcanary_cli.kernels.memory_cpu import NO_WORDS
+from kvcanary_cli.kernels.plan_cpu import plan_writes
 from kvcanary_cli.kernels.plans import VerifyPlan, WritePlan
+from kvcanary_cli.kernels.targets import Target, Targets
 from kvcanary_cli.kernels.verify import launch_verify
 from kvcanary_cli.kernels.write import launch_write
+from kvcanary_cli.kernels.write_all import launch_write_all
 from kvcanary_cli.runtime.base import NUM_TAGS, Counters
 from kvcanary_cli.runtime.bytes_cpu import has_conflict
 from kvcanary_cli.runtime.bytes_gpu import launch_stamp_contexts
 from kvcanary_cli.runtime.calls import ForwardCall, IntArray, SweepCall
 from kvcanary_cli.runtime.devices import DeviceChoice
 from kvcanary_cli.runtime.expected import ExpectedTokens
-from kvcanary_cli.runtime.layout import HEAD, SWA, TAIL, GroupLayout, Layout, require_memory
+from kvcanary_cli.runtime.layout import HEAD, SWA, TAIL, GroupLayout, Layout, launch_tag, require_memory
 from kvcanary_cli.runtime.memory_gpu import DeviceMemory
 from kvcanary_cli.runtime.mirrors import Mirrors
 from kvcanary_cli.runtime.page_table import PageTable
@@ -43,10 +48,9 @@ from kvcanary_cli.runtime.staging import Staging, last_of_each
 # a forward of a few thousand lanes has tokens to complain about.
 RING_ROWS = 65_536
 
-FIRST_ENTRIES = 65_536  # verify entries the plan has room for until a forward has more
-FIRST_LANES = 1024
-
-_PLAN_BYTES = FIRST_ENTRIES * 4 * 8 + FIRST_LANES * 3 * 8
+LENGTH_GRAIN = (
+    512  # prefixes are rounded up to this many tokens when launches are sized, so that steps share a graph
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +63,6 @@ class DeviceLayout(Layout):
         return {
             **Layout.memory_bytes(self),
             "ring": RING_ROWS * RING_WORDS * 8,
-            "plans": len(self.groups) * _PLAN_BYTES,
             "seeds": largest * STAMP_BYTES,
         }
 
@@ -114,11 +117,11 @@ class GpuRuntime(DeviceMemory):
         # two words a tag, so that every tag's counters are aligned alike: others would be compiled for anew
         self._tag_counters = torch.zeros((NUM_TAGS, 2), dtype=torch.int64, device=device)
         self._tag_logs = [self._tag_log(tag) for tag in range(NUM_TAGS)]
-        # a plan for each group: TAIL reads it after the other groups were planned
-        self._verify_room = {g.kind: VerifyPlan.allocate(FIRST_ENTRIES, device) for g in layout.groups}
-        self._write_room = {g.kind: WritePlan.allocate(FIRST_LANES, device) for g in layout.groups}
-        self._verify_plans = dict(self._verify_room)
-        self._write_plans = dict(self._write_room)
+        self._write_plans: dict[str, WritePlan] = {}
+        self._seeds: dict[str, IntArray] = {}
+        self._offsets: IntArray = np.zeros(1, np.int64)
+        self._num_lanes = np.zeros(1, np.int32)
+        self._targets = self._group_targets()
         self._enabled = torch.ones(1, dtype=torch.int32, device=device)
         self._mark = {group.kind: np.zeros(group.num_slots, np.int64) for group in layout.groups}
         self._serial = 1
@@ -131,13 +134,16 @@ class GpuRuntime(DeviceMemory):
 
     def _prepare(self, call: ForwardCall) -> None:
         self._slots = {group.kind: self.in_group(group, call.slots) for group in self.layout.groups}
+        self._plan_writes(call)
         arrays = {
             "rows": call.rows,
             "prefix": call.prefix,
-            "lens": call.lens,
+            "offsets": self._offsets,
+            "num_lanes": np.array([call.rows.size]),
             "tokens": call.tokens,
             "positions": call.positions,
             **{_slots_of(kind): slots for kind, slots in self._slots.items()},
+            **{_seeds_of(kind): seeds for kind, seeds in self._seeds.items()},
         }
         if call.expected_tokens is not None and call.expected_positions is not None:
             arrays["expected_tokens"] = call.expected_tokens
@@ -146,46 +152,82 @@ class GpuRuntime(DeviceMemory):
             arrays["valid_lens"] = call.valid_lens
         self._sent = self._staging.send({**arrays, **self._mirrors.take_changes()})
         self._mirrors.store(self._sent)
+
+    def _plan_writes(self, call: ForwardCall) -> None:
+        """Offsets and seeds of the lanes, found in the host's own table, which the device's copy equals."""
+        lanes = call.rows.size
+        self._offsets = np.zeros(max(lanes, 1) + 1, np.int64)
         for group in self.layout.groups:
-            self._make_room(group, max(call.rows.size, 1), max(self.planned_entries(group, call), 1))
+            has_map = group.kind == SWA and self.layout.maps_window
+            # plans have room for a lane even where there is none
+            seeds = np.full(max(lanes, 1), -1, np.int64)
+            plan_writes(
+                call.rows,
+                call.prefix,
+                call.lens,
+                self.table.entries,
+                self.table.num_rows,
+                self.table.width,
+                has_map,
+                self.swa_map if has_map else NO_WORDS,
+                self._offsets,
+                seeds,
+                self._num_lanes,
+            )
+            self._seeds[group.kind] = seeds
 
     def _plan(self, group: GroupLayout) -> None:
+        self._write_plans[group.kind] = WritePlan(
+            write_offsets=self._sent["offsets"],
+            write_seed_slot_indices=self._sent[_seeds_of(group.kind)],
+            # the low half of a small int64
+            write_num_valid_reqs=self._sent["num_lanes"].view(torch.int32)[:1],
+            verify_offsets=self._sent["offsets"],
+        )
+
+    def _has_conflict(self, group: GroupLayout) -> bool:
+        lanes = self._active().rows.size
+        seeds, offsets = self._seeds[group.kind][:lanes], self._offsets[: lanes + 1]
+        self._serial += lanes + 1
+        found = has_conflict(self._slots[group.kind], seeds, offsets, self._mark[group.kind], self._serial)
+        return bool(found)
+
+    def _verify(self, group: GroupLayout, phase: str, half: str, tag: LaunchTag) -> None:
+        # the first buffer's turn is that of all buffers which are launched with it
+        targets = self._targets.get((phase, half, group.kind))
+        if targets is None:
+            return
+        call = self._active()
         checks_tokens = "valid_lens" in self._sent
-        launch_plan(
-            verify_plan_out=self._verify_plans[group.kind],
-            write_plan_out=self._write_plans[group.kind],
+        longest = int(call.prefix.max()) if call.prefix.size else 0
+        launch_verify_table(
+            targets=targets,
             req_pool_indices=self._sent["rows"],
             prefix_lens=self._sent["prefix"],
-            extend_seq_lens=self._sent["lens"],
             req_to_token=self._mirrors.table,
             swa_window_size=group.window,
             full_to_swa=self._mirrors.swa_map if group.kind == SWA else None,
             expected_tokens=self._mirrors.expected if checks_tokens else None,
             expected_valid_lens=self._sent["valid_lens"] if checks_tokens else None,
             token_id_vs_position_offset=self.layout.token_offset,
-        )
-
-    def _has_conflict(self, group: GroupLayout) -> bool:
-        # decided by the host's own table, which the device's copy equals: asking the device would cost a wait
-        seeds, offsets = self._seeds(group), self._offsets()
-        self._serial += seeds.size + 1
-        found = has_conflict(self._slots[group.kind], seeds, offsets, self._mark[group.kind], self._serial)
-        return bool(found)
-
-    def _verify(self, group: GroupLayout, phase: str, half: str, tag: LaunchTag) -> None:
-        sources = self._hashed[half, group.kind] if phase == TAIL else []
-        launch_verify(
-            canary_buf=self._stamps[phase, half, group.kind],
-            plan=self._verify_plans[group.kind],
-            sources=sources,
-            hash_mode=HashMode.ALL if sources else HashMode.NONE,
-            launch_tag=tag,
-            log=self._tag_logs[tag],
-            check_expected_token="valid_lens" in self._sent,
+            longest_prefix=-(-longest // LENGTH_GRAIN) * LENGTH_GRAIN,
         )
 
     def _write(self, group: GroupLayout, phase: str, half: str, tag: LaunchTag) -> None:
-        self._stamp_lanes(group, phase, half, tag, seed_stamps=None)
+        targets = self._targets.get((phase, half, group.kind))
+        if targets is None:
+            return
+        call = self._active()
+        launch_write_all(
+            targets=targets,
+            plan=self._write_plans[group.kind],
+            input_ids=self._sent["tokens"],
+            positions=self._sent["positions"],
+            out_cache_loc=self._sent[_slots_of(group.kind)],
+            expected_inputs=self._expected_inputs(),
+            chain_position_assert=call.chain_positions,
+            longest_lane=int(call.lens.max()) if call.lens.size else 0,
+        )
 
     def _write_in_order(self, group: GroupLayout, phase: str, half: str, tag: LaunchTag) -> None:
         stamps = self._stamps[phase, half, group.kind]
@@ -194,7 +236,7 @@ class GpuRuntime(DeviceMemory):
         # Rows, counters and byte hashes are the same in every order. Of a slot that several entries write,
         # the launch leaves the other words to chance; they are set to those of the last entry afterwards.
         self._stamp_lanes(group, phase, half, tag, seed_stamps=before)
-        slots = self._slots[group.kind][: int(self._offsets()[-1])]
+        slots = self._slots[group.kind][: int(self._offsets[-1])]
         last = last_of_each(slots, group.num_slots)
         found, times = np.unique(slots, return_counts=True)
         contested = last[np.isin(slots[last], found[times > 1])]
@@ -205,7 +247,7 @@ class GpuRuntime(DeviceMemory):
 
     def _stamps_of_entries(self, group: GroupLayout, before: torch.Tensor) -> torch.Tensor:
         """[num_tokens + num_lanes, 4]: stamps as if every entry had its own slot, then the lanes' seeds."""
-        seeds = self._seeds(group)
+        seeds = self._seeds[group.kind]
         inside = (seeds >= 0) & (seeds < group.num_slots)
         num_lanes, num_tokens = seeds.size, self._slots[group.kind].size
         own = np.arange(num_tokens)
@@ -238,9 +280,6 @@ class GpuRuntime(DeviceMemory):
         self, group: GroupLayout, phase: str, half: str, tag: LaunchTag, *, seed_stamps: torch.Tensor | None
     ) -> None:
         sources = self._hashed[half, group.kind] if phase == TAIL else []
-        expected = None
-        if "expected_tokens" in self._sent:
-            expected = ExpectedInputs(self._sent["expected_tokens"], self._sent["expected_positions"])
         launch_write(
             canary_buf=self._stamps[phase, half, group.kind],
             plan=self._write_plans[group.kind],
@@ -251,7 +290,7 @@ class GpuRuntime(DeviceMemory):
             hash_mode=HashMode.ALL if sources else HashMode.NONE,
             launch_tag=tag,
             log=self._tag_logs[tag],
-            expected_inputs=expected,
+            expected_inputs=self._expected_inputs(),
             chain_position_assert=self._active().chain_positions,
             seed_buf=seed_stamps,
         )
@@ -312,58 +351,32 @@ class GpuRuntime(DeviceMemory):
 
     # ---- inside
 
-    def _seeds(self, group: GroupLayout) -> IntArray:
-        """[num_lanes] slot before each lane's first token, as the plan finds it; -1 without one."""
-        call = self._active()
-        entries = self.table.entries
-        has_seed = self._is_live() & (call.lens > 0) & (call.prefix > 0)
-        cells = np.where(has_seed, call.rows * self.table.width + call.prefix - 1, 0)
-        is_stored = cells < entries.size
-        slots = np.where(is_stored, entries[np.where(is_stored, cells, 0)].astype(np.int64), -1)
-        return np.where(has_seed, self.in_group(group, slots), -1)
+    def _group_targets(self) -> dict[tuple[str, str, str], Targets]:
+        """(phase, half, group) of the buffer whose turn it is -> all buffers that are launched then."""
+        targets = {}
+        for group in self.layout.groups:
+            is_hashed = any(self._hashed[half, group.kind] for half in self.layout.halves)
+            batches = [(HEAD,), (TAIL,)] if is_hashed else [(HEAD, TAIL)]
+            for phases in batches:
+                items = [self._target(phase, half, group) for phase in phases for half in self.layout.halves]
+                targets[phases[0], self.layout.halves[0], group.kind] = Targets(tuple(items))
+        return targets
 
-    def _offsets(self) -> IntArray:
-        """[num_lanes + 1] first entry of each lane."""
-        lens = np.where(self._is_live(), np.maximum(self._active().lens, 0), 0)
-        return np.concatenate((np.zeros(1, np.int64), np.cumsum(lens)))
-
-    def _is_live(self) -> np.ndarray:
-        rows = self._active().rows
-        return (rows > 0) & (rows < self.table.num_rows)
-
-    def _make_room(self, group: GroupLayout, lanes: int, entries: int) -> None:
-        """Plans of just this size: launches have programs for all that a plan has room for."""
-        kind = group.kind
-        if lanes > self._write_room[kind].write_req_capacity:
-            self._write_room[kind] = WritePlan.allocate(2 * lanes, self.device)
-        if entries > self._verify_room[kind].verify_capacity:
-            self._verify_room[kind] = self._larger_plan(2 * entries)
-        verify, write = self._verify_room[kind], self._write_room[kind]
-        self._verify_plans[kind] = VerifyPlan(
-            verify_slot_indices=verify.verify_slot_indices[:entries],
-            verify_expected_tokens=verify.verify_expected_tokens[:entries],
-            verify_expected_positions=verify.verify_expected_positions[:entries],
-            verify_prev_slot_indices=verify.verify_prev_slot_indices[:entries],
-            verify_num_valid=verify.verify_num_valid,
-            enable=verify.enable,
-        )
-        self._write_plans[kind] = WritePlan(
-            write_offsets=write.write_offsets[: lanes + 1],
-            write_seed_slot_indices=write.write_seed_slot_indices[:lanes],
-            write_num_valid_reqs=write.write_num_valid_reqs,
-            verify_offsets=write.verify_offsets[: lanes + 1],
+    def _target(self, phase: str, half: str, group: GroupLayout) -> Target:
+        sources = self._hashed[half, group.kind] if phase == TAIL else []
+        tag = launch_tag(phase, half, group.kind)
+        return Target(
+            canary_buf=self._stamps[phase, half, group.kind],
+            sources=sources,
+            hash_mode=HashMode.ALL if sources else HashMode.NONE,
+            launch_tag=tag,
+            log=self._tag_logs[tag],
         )
 
-    def _larger_plan(self, entries: int) -> VerifyPlan:
-        try:
-            return VerifyPlan.allocate(entries, self.device)
-        except torch.OutOfMemoryError as error:
-            gib = entries * 4 * 8 / 2**30
-            raise MissingError(
-                f"the plan of a forward with {entries // 2} verify entries needs {gib:.2f} GiB, "
-                f"which {self.device} does not have free",
-                hint="run on a machine with more memory, or replay with `--device cpu`",
-            ) from error
+    def _expected_inputs(self) -> ExpectedInputs | None:
+        if "expected_tokens" not in self._sent:
+            return None
+        return ExpectedInputs(self._sent["expected_tokens"], self._sent["expected_positions"])
 
     def _tag_log(self, tag: int) -> ViolationLog:
         """A log that shares ring and counter with all tags and counts its own launches and entries."""
@@ -377,3 +390,7 @@ class GpuRuntime(DeviceMemory):
 
 def _slots_of(kind: str) -> str:
     return f"slots_{kind}"
+
+
+def _seeds_of(kind: str) -> str:
+    return f"seeds_{kind}"

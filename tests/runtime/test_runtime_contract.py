@@ -14,7 +14,6 @@ from kvcanary_cli.replay.capacities import Limits
 from kvcanary_cli.replay.engine import Replay
 from kvcanary_cli.replay.state import new_state
 from kvcanary_cli.replay.violations import ViolationBatch
-from kvcanary_cli.runtime import gpu
 from kvcanary_cli.runtime.base import Counters, Runtime
 from kvcanary_cli.runtime.calls import ForwardCall, HostCopy, SweepCall
 from kvcanary_cli.runtime.cpu import CpuRuntime
@@ -102,9 +101,7 @@ def replay_on_both(
 
 
 @pytest.mark.parametrize("name", sorted(TRACES))
-def test_small_traces(name, device, monkeypatch):
-    monkeypatch.setattr(gpu, "FIRST_LANES", 1)
-    monkeypatch.setattr(gpu, "FIRST_ENTRIES", 2)
+def test_small_traces(name, device):
     trace = TRACES[name]()
     bits, counters = replay_on_both(trace.header, trace.events, device)
     assert bits == trace.bits
