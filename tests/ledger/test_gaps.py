@@ -51,6 +51,17 @@ def test_what_is_shared_after_a_gap_has_that_holder_and_maybe_others():
     assert [b.rule for b in driver.feed([alloc("B", 4)]).ledger.breaches] == ["alloc-held"]
 
 
+def test_others_may_hold_what_is_shared_after_a_gap():
+    events = [ev.Gap(), share("A", 4), bind("B", 2), forward(2, 0, 4), ev.Kv(op="write", slots=s(4), by="C")]
+    assert rules(header(), events) == []
+
+
+def test_a_release_by_a_request_whose_row_a_gap_hides():
+    # A may have another row by now; what this one names is from before the gap
+    events = [*served("A", 1, range(4, 8)), ev.Gap(), alloc("A", 6), free("A", 6), decode((1, 4, 20))]
+    assert rules(header(), events) == []
+
+
 def test_a_gap_between_a_release_and_the_forward_leaves_the_row_unjudged():
     events = [*served("A", 1, range(4, 8)), free("A", 6), ev.Gap(), alloc("A", 9), decode((1, 4, 9))]
     assert rules(header(), events) == []

@@ -69,6 +69,10 @@ def test_reservations_may_be_given_back():
     assert rules(header(), [*events, alloc("A", 8), remap(1, 3, 8), decode((1, 3, 8))]) == []
 
 
+def test_positions_that_a_rollback_drops_may_be_given_back():
+    assert rules(header(), [*served("A", 1, range(4, 8)), free("A", 7), forward(1, 2, 6)]) == []
+
+
 def test_a_slot_that_comes_back_to_its_request_is_fine():
     events = [*served("A", 1, range(4, 8)), free("A", 7), alloc("A", 7), forward(1, 3, 7)]
     assert rules(header(), events) == []
@@ -165,6 +169,13 @@ def test_next_prefix_after_a_verify_that_counts_wrong(prefix, positions):
     assert found.positions == positions
     facts = {key: found.facts[key] for key in ("length", "prefix", "accepted", "lens")}
     assert facts == {"length": 6, "prefix": prefix, "accepted": 2, "lens": 3}
+
+
+def test_a_share_after_a_verify_gives_the_length_anew():
+    events = [*SPEC, *served("B", 2, range(20, 28)), share("A", 26, at=6), remap(1, 7, 13), alloc("A", 14)]
+    assert rules(header(), [*events, forward(1, 7, 13)]) == []
+    # all but the last token may have been computed again
+    assert rules(header(), [*events, remap(1, 6, 14), forward(1, 6, 14, 13)]) == []
 
 
 def test_going_back_without_named_tokens_is_a_rollback():

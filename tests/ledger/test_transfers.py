@@ -51,6 +51,11 @@ def test_delivery_into_its_own_slots():
     assert driver.ledger.breaches == []
 
 
+def test_a_delivery_that_continues_names_the_tokens_before_it_too():
+    driver = Driver(header()).feed([*ADDRESSED, done(at=1, tokens=[7, 8, 9])])
+    assert [driver.ledger.slot("full", slot).token for slot in (4, 5)] == [8, 9]
+
+
 def test_delivery_into_slots_that_changed_hands():
     events = [*ADDRESSED, *leaves("A", 1, 4, 5, why="cancel"), alloc("B", 4, 5), done()]
     found = only(header(), events, "xfer-to-old-epoch")

@@ -103,6 +103,14 @@ def test_leftovers_end_where_the_row_was_mapped():
     assert rules(header(), [*events, decode((1, 2, 6))]) == ["write-foreign"]
 
 
+def test_leftovers_end_where_a_forward_or_a_move_mapped_the_column():
+    left = [*served("A", 1, range(4, 8)), *leaves("A", 1, range(4, 8)), alloc("C", 6)]
+    written = [*left, bind("B", 1), alloc("B", range(10, 14)), forward(1, 0, range(10, 14)), forward(1, 2, 6)]
+    assert rules(header(), written) == ["write-outside-row", "write-foreign"]
+    moved = [*left, *served("B", 2, range(10, 14)), ev.Move(rid="B", row=1), forward(1, 2, 6)]
+    assert rules(header(), moved) == ["write-outside-row", "write-foreign"]
+
+
 def test_two_writers_of_one_slot_in_one_forward():
     events = [*served("A", 1, range(4, 6)), *served("B", 2, range(8, 10)), alloc("A", 12)]
     found = breaches(header(), [*events, decode((1, 2, 12), (2, 2, 12))])
