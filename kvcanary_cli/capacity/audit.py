@@ -7,13 +7,14 @@ from typing import NamedTuple
 from kvcanary_cli.capacity.capacities import Capacity, capacities
 from kvcanary_cli.capacity.fixes import Fix, solve
 from kvcanary_cli.capacity.request import Request
-from kvcanary_cli.capacity.rules import Finding, errors, find
+from kvcanary_cli.capacity.rule import Finding
+from kvcanary_cli.capacity.rules import errors, find, of_severity
 from kvcanary_cli.capacity.setup import Setup, resolve
 from kvcanary_cli.capacity.sizes import Sizes, derive
 
 
 class Audit(NamedTuple):
-    """The result; `fixes` is empty where nothing is exceeded."""
+    """The result; `fixes` are those of errors, else of warnings, and empty where there is neither."""
 
     request: Request
     setup: Setup
@@ -39,8 +40,15 @@ def audit(request: Request) -> Audit:
         sizes=sizes,
         findings=findings,
         capacities=capacities(setup, sizes, findings),
-        fixes=solve(request) if errors(findings) else [],
+        fixes=_fixes(request, findings),
     )
+
+
+def _fixes(request: Request, findings: list[Finding]) -> list[Fix]:
+    """Fixes of what fails; where nothing does, of what may."""
+    if errors(findings):
+        return solve(request, "error")
+    return solve(request, "error", "warning") if of_severity(findings, "warning") else []
 
 
 def check_stated(request: Request, sizes: Sizes) -> None:

@@ -7,11 +7,15 @@ from typing import Literal, NamedTuple
 
 from kvcanary_cli.capacity.changes import PLAN_REQUESTS, SCATTER_REQUESTS
 from kvcanary_cli.capacity.formula import RUNNING_HIGH, RUNNING_LOW
-from kvcanary_cli.capacity.rules import Finding, longest_prompt
+from kvcanary_cli.capacity.rule import Finding, Severity
+from kvcanary_cli.capacity.rules_entries import longest_prompt
 from kvcanary_cli.capacity.setup import Setup
 from kvcanary_cli.capacity.sizes import BUILT_IN, Sizes
 
-Status = Literal["OK", "TIGHT", "OVER", "INFO"]
+Status = Literal["OK", "TIGHT", "OVER", "INFO", "FAIL", "WARN"]
+
+# What a rule's own row says
+_RULE_STATUS: dict[Severity, Status] = {"error": "FAIL", "warning": "WARN", "info": "INFO"}
 
 # An estimated need with less room than a quarter is not safe
 TIGHT_PERCENT = 125
@@ -22,13 +26,14 @@ _RUNNING_REMARKS = {
     "low": f"512 x pool / context, at least {RUNNING_LOW:,}",
     "high": f"512 x pool / context, at most {RUNNING_HIGH:,}",
     "estimate": "512 x pool / context",
+    "log": "as the log states them",
 }
 # Shared prefix in the example of how verification overflows
 _EXAMPLE_PREFIX = 8000
 
 
 class Capacity(NamedTuple):
-    """One capacity.
+    """One capacity, or one rule that fires and judges none of them: that has a row of its own, by its id.
 
     Args:
         rule: id of the rule that judges the row: the one that fired, else the one that was tested.
@@ -43,7 +48,7 @@ class Capacity(NamedTuple):
     code: str
     rule: str
     status: Status
-    value: int
+    value: int | None
     need: int | None
     is_exact: bool
     bound_by: str
@@ -65,7 +70,25 @@ def capacities(setup: Setup, sizes: Sizes, findings: list[Finding]) -> list[Capa
     ]
     if setup.canary.is_token_check_on:
         rows.append(_token_ids(sizes, fired.get("token-id batch")))
-    return rows
+    return rows + [_rule(finding) for finding in findings if not finding.rule.capacity]
+
+
+def _rule(finding: Finding) -> Capacity:
+    rule, hit = finding
+    return Capacity(
+        name=rule.id,
+        code=rule.code,
+        rule=rule.id,
+        status=_RULE_STATUS[rule.severity],
+        value=hit.value,
+        need=hit.need,
+        is_exact=False,
+        bound_by=hit.setting,
+        formula=rule.title,
+        terms={},
+        worked=f"{hit.when}: {hit.text}",
+        server_message=hit.server_message,
+    )
 
 
 def _verify(setup: Setup, sizes: Sizes, finding: Finding | None) -> Capacity:

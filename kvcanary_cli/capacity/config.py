@@ -58,6 +58,9 @@ class ModelSection(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     window: Count | None = None
     ratio: Ratio | None = None
     swa_layers: Count | None = None
+    v_head_dim: Count | None = None
+    latent_dim: Count | None = None
+    weight_bytes: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
 class SimulateSection(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

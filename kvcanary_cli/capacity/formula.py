@@ -109,6 +109,11 @@ def workspace_bytes(*, groups: int, verify: int, write_req: int, write_entry: in
     )
 
 
+def window_only_buffer_bytes(swa_tokens: int) -> int:
+    """Canary buffers of a runner that stamps its sliding-window pool alone: head and tail of one half."""
+    return 2 * STAMP_BYTES * swa_tokens
+
+
 def buffer_bytes(*, tokens: int, page_size: int, swa_tokens: int | None) -> int:
     """Canary buffers of one runner: a stamp for head and tail of K and V of every slot of each pool."""
     slots = tokens + page_size + (0 if swa_tokens is None else swa_tokens + page_size)
@@ -135,17 +140,41 @@ def token_table_bytes(*, rows: int, width: int) -> int:
     return rows * width * 4
 
 
-def kv_bytes(
-    *,
-    kv_heads: int,
-    head_dim: int,
-    element_bytes: int,
-    attn_tp: int,
-    full_layers: int,
-    tokens: int,
-    swa_layers: int,
-    swa_tokens: int,
-) -> int:
-    """KV bytes of one rank: K and V of each layer, over the pool the layer uses; at least one head a rank."""
-    per_layer = max(1, kv_heads // attn_tp) * 2 * head_dim * element_bytes
-    return per_layer * (full_layers * tokens + swa_layers * swa_tokens)
+# KV bytes of one element x 32: some types keep a scale for a block of elements
+ELEMENT_UNIT = 32
+_ELEMENT_UNITS = {
+    "bf16": 64,
+    "bfloat16": 64,
+    "fp16": 64,
+    "float16": 64,
+    "half": 64,
+    "fp8": 32,
+    "fp8_e4m3": 32,
+    "fp8_e5m2": 32,
+    "mxfp8": 33,
+    "fp4_mx_block16": 18,
+    "nvfp4": 18,
+}
+
+
+def element_units(dtype: str | None) -> int | None:
+    """32nds of a byte that one KV element takes with its scales; None for a type that is not known.
+
+    nvfp4 counts one layout of scales; some platforms keep two, which makes it 20.
+    """
+    return None if dtype is None else _ELEMENT_UNITS.get(dtype)
+
+
+def row_elements(*, kv_heads: int, head_dim: int, v_head_dim: int | None, attn_tp: int) -> int:
+    """Elements of K and V of one token in one layer on one rank; at least one head a rank."""
+    return max(1, kv_heads // attn_tp) * (head_dim + (v_head_dim or head_dim))
+
+
+def stage_layers(layers: int, pp: int) -> int:
+    """Layers of the largest pipeline stage."""
+    return -(-layers // pp)
+
+
+def kv_bytes(*, row_units: int, full_layers: int, tokens: int, swa_layers: int, swa_tokens: int) -> int:
+    """KV bytes of one rank: what a layer keeps of a token (in 32nds of a byte), over the pool it uses."""
+    return row_units * (full_layers * tokens + swa_layers * swa_tokens) // ELEMENT_UNIT

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kvcanary_cli.capacity.inputs import Inputs
+from kvcanary_cli.capacity.model import ModelChoice
+from kvcanary_cli.capacity.origin import Origin
 from kvcanary_cli.capacity.tables import Tier
 
 CHUNK = "--chunked-prefill-size"
 MAX_PREFILL = "--max-prefill-tokens"
-# Switches with which the server processes whole prompts whatever the chunk flag says
+# Switches with which, beside some architectures, the server takes whole prompts whatever the chunk flag says
 FORCES_WHOLE_PROMPTS = ("--enable-mis",)
 _DEFAULT_PREFILL = 16384
 
@@ -21,29 +23,46 @@ class Prefill(NamedTuple):
         chunk: tokens a chunk; 0 or below switches chunking off, but 0 counts as a limit in the capacity.
         max_tokens: tokens after which no more requests are admitted to a forward.
         is_forced: whether chunking is off whatever the flag says.
+        forced_by: the switch or architecture that does so.
+        total_chunk: before it is split over data-parallel groups.
     """
 
     chunk: int
     max_tokens: int
     is_forced: bool
+    forced_by: str = ""
+    total_chunk: int = 0
 
 
-def needs_gpu(inputs: Inputs) -> bool:
+def needs_gpu(inputs: Inputs, model: ModelChoice) -> bool:
     """Whether the chunk comes from the GPU's default."""
-    return inputs.given(CHUNK) is None and not _forced_by(inputs)
+    log = inputs.request.log
+    is_logged = log is not None and log.chunk is not None
+    return inputs.given(CHUNK) is None and not is_logged and not _forced_by(inputs, model)
 
 
-def resolve_prefill(inputs: Inputs, tier: Tier | None, attn_dp: int) -> Prefill:
-    """Limits from the flags, else from the GPU's tier; the chunk is split over data-parallel groups."""
+def resolve_prefill(inputs: Inputs, tier: Tier | None, attn_dp: int, model: ModelChoice) -> Prefill:
+    """Limits from the flags, else a log, else the GPU's tier; the chunk is split over data-parallel groups."""
+    log = inputs.request.log
     max_tokens = inputs.count("max_prefill_tokens", MAX_PREFILL, default=_DEFAULT_PREFILL)
-    forced_by = _forced_by(inputs)
+    if log is not None and log.max_prefill is not None and inputs.given(MAX_PREFILL) is None:
+        max_tokens = log.max_prefill.value
+        inputs.note("max_prefill_tokens", max_tokens, Origin.LOG, log.max_prefill.source)
+    forced_by = _forced_by(inputs, model)
     if forced_by is not None:
         inputs.default("chunked_prefill_size", -1, f"server: {forced_by}")
-        return Prefill(chunk=-1, max_tokens=max_tokens, is_forced=True)
+        return Prefill(chunk=-1, max_tokens=max_tokens, is_forced=True, forced_by=forced_by, total_chunk=-1)
+    if log is not None and log.chunk is not None and inputs.given(CHUNK) is None:
+        # the log states the share of one rank already
+        chunk = log.chunk.value
+        inputs.note("chunked_prefill_size", chunk, Origin.LOG, log.chunk.source)
+        return Prefill(chunk=chunk, max_tokens=max_tokens, is_forced=False, total_chunk=chunk * attn_dp)
     default = None if tier is None else tier.chunk
-    chunk = inputs.integer("chunked_prefill_size", CHUNK, default=default, source="server, by GPU memory")
+    total = (
+        inputs.integer("chunked_prefill_size", CHUNK, default=default, source="server, by GPU memory") or 0
+    )
     # floor division, as in the server: -1 stays -1, and a chunk below the number of groups becomes 0
-    return Prefill(chunk=(chunk or 0) // attn_dp, max_tokens=max_tokens, is_forced=False)
+    return Prefill(chunk=total // attn_dp, max_tokens=max_tokens, is_forced=False, total_chunk=total)
 
 
 def check_chunk(
@@ -64,5 +83,7 @@ def check_chunk(
     )
 
 
-def _forced_by(inputs: Inputs) -> str | None:
+def _forced_by(inputs: Inputs, model: ModelChoice) -> str | None:
+    if model.family.takes_whole_prompts:
+        return model.architecture
     return next((flag for flag in FORCES_WHOLE_PROMPTS if inputs.is_on(flag)), None)

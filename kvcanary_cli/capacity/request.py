@@ -19,17 +19,23 @@ from kvcanary_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from kvcanary_cli.capacity.config import Config
+    from kvcanary_cli.capacity.hf_config import HfModel
+    from kvcanary_cli.capacity.server_log import LogFacts
 
 T = TypeVar("T")
 
 
 class Options(NamedTuple):
-    """kvcanary's own options that say what launch flags don't; memory in MiB."""
+    """kvcanary's own options that say what launch flags don't; memory in MiB.
+
+    `estimate_end` is `smallest` or `largest` to take that end of an estimated pool.
+    """
 
     pool_tokens: int | None = None
     context_length: int | None = None
     gpu: str | None = None
     gpu_memory_mib: int | None = None
+    estimate_end: str = ""
 
 
 class Request(NamedTuple):
@@ -45,13 +51,19 @@ class Request(NamedTuple):
     config: Config | None = None
     options: Options = Options()
     is_overridden: bool = False
+    log: LogFacts | None = None
+    hf_model: HfModel | None = None
 
-    def with_changes(self, words: Sequence[str], env: dict[str, str]) -> Request:
-        """The same launch with more flags and environment assignments behind the others, so that they win."""
+    def with_changes(self, words: Sequence[str], env: dict[str, str], removed: Sequence[str] = ()) -> Request:
+        """The same launch without some flags, and with more flags and assignments behind, so that they win."""
         extra = parse_words(words, self.table, COMMAND_LINE).with_env(
             {name: Given(value=value, spelled=name, place=COMMAND_LINE) for name, value in env.items()}
         )
-        return self._replace(arguments=extra.over(self.arguments), is_overridden=True)
+        gone = {flag.name for flag in map(self.table.find, removed) if flag is not None}
+        kept = {name: given for name, given in self.arguments.values.items() if name not in gone}
+        left = self.arguments._replace(values=kept)
+        log = None if self.log is None else self.log.as_inputs()
+        return self._replace(arguments=extra.over(left), is_overridden=True, log=log)
 
 
 def make_request(
@@ -63,13 +75,15 @@ def make_request(
     context_length: str | None = None,
     gpu: str | None = None,
     gpu_memory: str | None = None,
+    from_log: str | None = None,
+    hf_config: str | None = None,
     version: str = DEFAULT_VERSION,
 ) -> Request:
     """Read every place that was named; numbers are still text, as the command line has them.
 
     Raises: UsageError where nothing is named or an option can't be read, InputError for the files.
     """
-    if config_path is None and command is None and args_file is None:
+    if config_path is None and command is None and args_file is None and from_log is None:
         raise UsageError(
             "there is nothing to check: no config, no `--args-file`, no launch command",
             hint="kvcanary check-capacities --from-args -- python -m sglang.launch_server --model-path ...",
@@ -93,6 +107,15 @@ def make_request(
         arguments = _with_server_config(read_args_file(args_file, table), table).over(arguments)
     if command is not None:
         arguments = _with_server_config(read_command(command, table, COMMAND_LINE), table).over(arguments)
+    log = hf_model = None
+    if from_log is not None:
+        from kvcanary_cli.capacity.server_log import read_log  # deferred: most launches have no log
+
+        log = read_log(from_log)
+    if hf_config is not None:
+        from kvcanary_cli.capacity.hf_config import read_hf_config
+
+        hf_model = read_hf_config(hf_config)
     return Request(
         version=release,
         table=table,
@@ -100,6 +123,8 @@ def make_request(
         config=config,
         options=options,
         is_overridden=args_file is not None or command is not None or options != Options(),
+        log=log,
+        hf_model=hf_model,
     )
 
 

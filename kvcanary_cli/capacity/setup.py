@@ -7,23 +7,32 @@ over data-parallel ranks, speculative defaults, validation.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from kvcanary_cli.capacity.estimate import Budget
+from kvcanary_cli.capacity.features import Features, resolve_features
 from kvcanary_cli.capacity.gpu import GpuChoice, resolve_gpu
 from kvcanary_cli.capacity.graphs import Graph, needs_gpu_default, resolve_graph
 from kvcanary_cli.capacity.inputs import Inputs, as_int
+from kvcanary_cli.capacity.mem_fraction import Reserve, default_fraction
 from kvcanary_cli.capacity.model import ModelChoice, resolve_model
 from kvcanary_cli.capacity.origin import Input
 from kvcanary_cli.capacity.parallel import Parallel, resolve_parallel
 from kvcanary_cli.capacity.pool import Pool, resolve_pool
 from kvcanary_cli.capacity.prefill import CHUNK, Prefill, check_chunk, needs_gpu, resolve_prefill
+from kvcanary_cli.capacity.prefill_graph import PrefillGraph, resolve_prefill_graph
 from kvcanary_cli.capacity.request import Request
 from kvcanary_cli.capacity.speculative import DEFAULT_RUNNING, Speculation, resolve_speculation
 from kvcanary_cli.capacity.tables import Tier, Version, find_tier
-from kvcanary_cli.capacity.window import Window, resolve_window
+from kvcanary_cli.capacity.window import RequestCap, Window, resolve_window
 from kvcanary_cli.errors import UsageError
 
+if TYPE_CHECKING:
+    from kvcanary_cli.capacity.server_log import LogFacts
+
+MEMORY_FRACTION = "--mem-fraction-static"
 MAX_RUNNING = "--max-running-requests"
+CANARY = "--kv-canary"
 TOKEN_CHECK = "SGLANG_KV_CANARY_ENABLE_VERIFY_TOKEN_ASSERT"
 _RING = "SGLANG_KV_CANARY_RING_CAPACITY"
 _DEFAULT_RING = 1024
@@ -37,9 +46,13 @@ class MissingInputsError(UsageError):
 
 
 class Canary(NamedTuple):
-    """Settings of the canary itself; the capacities don't depend on them."""
+    """Settings of the canary itself; the capacities don't depend on them.
+
+    `is_off` where the launch says `none`; without the flag it is judged as if it were on.
+    """
 
     mode: str
+    is_off: bool
     is_token_check_on: bool
     ring_capacity: int
 
@@ -53,6 +66,8 @@ class Setup(NamedTuple):
         extra_rows: rows of the request table beyond those of running requests.
         inputs: all that was looked up, by name.
         num_given: flags and environment assignments that were given, unknown ones included.
+        gpu_memory_mib: of the smallest GPU, None where it is not known.
+        memory_fraction: share of it for weights and pool, None where neither flag nor GPU says it.
     """
 
     version: Version
@@ -72,11 +87,22 @@ class Setup(NamedTuple):
     inputs: Mapping[str, Input]
     unknown_flags: tuple[str, ...]
     num_given: int
+    prefill_graph: PrefillGraph
+    features: Features
+    disaggregation: str
+    log: LogFacts | None
+    gpu_memory_mib: int | None
+    memory_fraction: float | None
 
     @property
     def groups(self) -> int:
-        """Buffer groups: full, and the sliding window's where it has a pool."""
-        return 1 if self.window.tokens is None else 2
+        """Buffer groups: full, and the sliding window's where it has a pool; one of the two for DeepSeek-V4."""
+        return 1 if self.window.tokens is None or self.model.family.pool == "dsv4" else 2
+
+    @property
+    def has_canary(self) -> bool:
+        """Whether the launch has a canary, or leaves it open."""
+        return not self.canary.is_off
 
 
 def resolve(request: Request) -> Setup:
@@ -90,18 +116,26 @@ def resolve(request: Request) -> Setup:
     disaggregation = inputs.text("disaggregation_mode", "--disaggregation-mode", default="null") or "null"
     gpu = resolve_gpu(inputs)
     limit = inputs.integer("max_running_requests", MAX_RUNNING, low=1)
-    tier = _tier(inputs, gpu, parallel)
-    graph = resolve_graph(inputs, tier, limit=limit, disaggregation=disaggregation)
-    prefill = resolve_prefill(inputs, tier, parallel.attn_dp)
     model = resolve_model(inputs)
+    tier = _tier(inputs, gpu, parallel, model)
+    graph = resolve_graph(inputs, tier, limit=limit, disaggregation=disaggregation)
+    prefill = resolve_prefill(inputs, tier, parallel.attn_dp, model)
     speculation = resolve_speculation(inputs, model.architecture)
-    pool = resolve_pool(inputs, is_blackwell=gpu.is_blackwell)
-    is_radix_on = not inputs.switch("disable_radix_cache", "--disable-radix-cache")
-    is_capped = limit is not None and not is_radix_on and prefill.chunk > 0
-    window = resolve_window(inputs, model, pool, is_capped_by_requests=is_capped)
-    max_running, running_setting = _running_limit(inputs, limit, speculation)
-    canary = _canary(inputs)
+    prefill_graph = resolve_prefill_graph(inputs, prefill, model, parallel, disaggregation=disaggregation)
     kv_dtype = inputs.text("kv_cache_dtype", "--kv-cache-dtype", default="auto")
+    kv_dtype = model.dtype if kv_dtype == "auto" else kv_dtype
+    fraction = _memory_fraction(
+        inputs, gpu, parallel, prefill, graph, prefill_graph, speculation, model, limit, disaggregation
+    )
+    budget = _budget(inputs, gpu, fraction, kv_dtype, parallel, speculation, model)
+    pool = resolve_pool(inputs, model, budget, is_blackwell=gpu.is_blackwell)
+    is_radix_on = not inputs.switch("disable_radix_cache", "--disable-radix-cache")
+    max_running, running_setting = _running_limit(inputs, limit, speculation, model)
+    window = resolve_window(
+        inputs, model, pool, _request_cap(limit, parallel, pool, prefill, speculation, is_radix_on)
+    )
+    canary = _canary(inputs)
+    features = resolve_features(inputs)
     if inputs.missing:
         raise _missing(inputs)
     check_chunk(
@@ -122,17 +156,23 @@ def resolve(request: Request) -> Setup:
         is_radix_on=is_radix_on,
         canary=canary,
         model=model,
-        kv_dtype=model.dtype if kv_dtype == "auto" else kv_dtype,
+        kv_dtype=kv_dtype,
         inputs=inputs.noted,
         unknown_flags=arguments.unknown,
         num_given=len(arguments.values) + len(arguments.env) + len(arguments.unknown),
+        prefill_graph=prefill_graph,
+        features=features,
+        disaggregation=disaggregation,
+        log=request.log,
+        gpu_memory_mib=gpu.memory_mib,
+        memory_fraction=fraction,
     )
 
 
-def _tier(inputs: Inputs, gpu: GpuChoice, parallel: Parallel) -> Tier | None:
+def _tier(inputs: Inputs, gpu: GpuChoice, parallel: Parallel, model: ModelChoice) -> Tier | None:
     """Defaults by GPU memory; None where nothing needs them, or the GPU is missing."""
     needed_for = []
-    if needs_gpu(inputs):
+    if needs_gpu(inputs, model):
         needed_for.append(CHUNK)
     if needs_gpu_default(inputs):
         needed_for.append(inputs.request.version.graph_batch_flag)
@@ -144,19 +184,108 @@ def _tier(inputs: Inputs, gpu: GpuChoice, parallel: Parallel) -> Tier | None:
     return None
 
 
-def _running_limit(inputs: Inputs, limit: int | None, speculation: Speculation) -> tuple[int | None, str]:
-    """The limit of running requests and what sets it; the server sets one of its own where it speculates."""
-    if limit is not None or speculation.algorithm is None:
+def _running_limit(
+    inputs: Inputs, limit: int | None, speculation: Speculation, model: ModelChoice
+) -> tuple[int | None, str]:
+    """The limit of running requests and what sets it; some launches get one from the server."""
+    if limit is not None:
         return limit, MAX_RUNNING
-    inputs.default("max_running_requests", DEFAULT_RUNNING, f"server: {speculation.algorithm}")
-    return DEFAULT_RUNNING, "--speculative-algorithm"
+    if speculation.algorithm is not None:
+        inputs.default("max_running_requests", DEFAULT_RUNNING, f"server: {speculation.algorithm}")
+        return DEFAULT_RUNNING, "--speculative-algorithm"
+    running = model.family.running
+    if running is not None:
+        inputs.default("max_running_requests", running, f"server: {model.architecture}")
+        return running, "--model-path"
+    return None, MAX_RUNNING
+
+
+def _request_cap(
+    limit: int | None,
+    parallel: Parallel,
+    pool: Pool,
+    prefill: Prefill,
+    speculation: Speculation,
+    is_radix_on: bool,
+) -> RequestCap | None:
+    """What sizes the sliding-window pool by requests; None where the ratio does."""
+    if limit is None or is_radix_on or prefill.chunk <= 0:
+        return None
+    requests = min(max(1, limit // parallel.attn_dp), pool.tokens // 2)
+    draft = 0 if speculation.algorithm is None else speculation.draft_tokens
+    return RequestCap(requests=requests, draft_tokens=draft, chunk=prefill.chunk)
 
 
 def _canary(inputs: Inputs) -> Canary:
+    mode = inputs.text("kv_canary", CANARY, default="none") or "none"
     return Canary(
-        mode=inputs.text("kv_canary", "--kv-canary", default="none") or "none",
+        mode=mode,
+        is_off=mode == "none" and inputs.given(CANARY) is not None,
         is_token_check_on=inputs.env_switch("verify_token_check", TOKEN_CHECK),
         ring_capacity=inputs.env_count("ring_capacity", _RING, default=_DEFAULT_RING),
+    )
+
+
+def _memory_fraction(
+    inputs: Inputs,
+    gpu: GpuChoice,
+    parallel: Parallel,
+    prefill: Prefill,
+    graph: Graph,
+    prefill_graph: PrefillGraph,
+    speculation: Speculation,
+    model: ModelChoice,
+    limit: int | None,
+    disaggregation: str,
+) -> float | None:
+    """`--mem-fraction-static`, or what the server puts in its place; None where that needs an unknown GPU."""
+    given = inputs.given(MEMORY_FRACTION)
+    if given is not None:
+        value = given.value
+        if not isinstance(value, int | float) or not 0 < value < 1:
+            raise given.place.error(f"`{given.spelled}` is {value}, it is above 0 and below 1")
+        inputs.note("mem_fraction_static", value, given.place.origin, given.place.name(given.spelled))
+        return float(value)
+    if gpu.memory_mib is None:
+        return None
+    tokens = prefill.total_chunk if prefill.total_chunk > 0 else prefill.max_tokens
+    if disaggregation == "decode":
+        tokens = (limit or graph.max_batch or 1) * speculation.draft_tokens
+    return default_fraction(
+        Reserve(
+            gpu_mib=gpu.memory_mib,
+            tokens=tokens,
+            ranks=parallel.tp * parallel.pp,
+            attn_dp=parallel.attn_dp,
+            graph_batch=graph.max_batch if graph.is_on else 0,
+            prefill_buckets=len(prefill_graph.sizes) if prefill_graph.is_on else 0,
+            is_mla=model.family.pool in ("mla", "dsa"),
+            is_multimodal=not model.family.has_prefill_graph,
+        )
+    )
+
+
+def _budget(
+    inputs: Inputs,
+    gpu: GpuChoice,
+    fraction: float | None,
+    kv_dtype: str | None,
+    parallel: Parallel,
+    speculation: Speculation,
+    model: ModelChoice,
+) -> Budget:
+    """What an estimate of the pool rests on, should nobody state it."""
+    ratio = inputs.given("--swa-full-tokens-ratio")
+    is_off = inputs.is_on("--disable-hybrid-swa-memory") or model.family.window == "never"
+    return Budget(
+        gpu_mib=gpu.memory_mib,
+        fraction=fraction,
+        is_fraction_given=inputs.given(MEMORY_FRACTION) is not None,
+        kv_dtype=kv_dtype,
+        parallel=parallel,
+        has_draft=speculation.runners > 1,
+        ratio=float(ratio.value) if ratio is not None and isinstance(ratio.value, int | float) else None,
+        is_hybrid=not is_off,
     )
 
 

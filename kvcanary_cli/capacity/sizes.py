@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvcanary_cli.capacity import formula
 from kvcanary_cli.capacity.formula import Running
 from kvcanary_cli.capacity.prefill import CHUNK, MAX_PREFILL
 from kvcanary_cli.capacity.setup import Setup
 
-BUILT_IN = "built in"
+if TYPE_CHECKING:
+    from kvcanary_cli.capacity.server_log import Stated
 
-_ELEMENT_BYTES = {
-    "bf16": 2,
-    "bfloat16": 2,
-    "fp16": 2,
-    "float16": 2,
-    "half": 2,
-    "fp8": 1,
-    "fp8_e4m3": 1,
-    "fp8_e5m2": 1,
-}
-"""KV types whose bytes don't depend on platform and backend."""
+BUILT_IN = "built in"
+LOG = "--from-log"
 
 
 class Memory(NamedTuple):
@@ -44,7 +36,10 @@ class Memory(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """What the server would derive; `*_by` are the settings that decide."""
+    """What the server would derive; `*_by` are the settings that decide.
+
+    `differing` are (name, logged, computed) where a log states something else; the logged value then counts.
+    """
 
     running: Running
     running_by: str
@@ -55,6 +50,7 @@ class Sizes(NamedTuple):
     verify: int
     verify_by: str
     memory: Memory
+    differing: tuple[tuple[str, int, int], ...] = ()
 
 
 def derive(setup: Setup) -> Sizes:
@@ -66,15 +62,22 @@ def derive(setup: Setup) -> Sizes:
         tokens=pool.tokens,
         context=pool.context_length,
     )
+    log, stated = _LogCheck(), setup.log
     running_by = _running_by(setup, running)
+    logged_running = log.checked("max_running_requests", stated and stated.running, running.requests)
+    if logged_running != running.requests:
+        running, running_by = Running(requests=logged_running, by="log"), LOG
     write_req = formula.write_requests(graph_batch=graph.max_batch, running=running.requests)
     write_req_by = graph.setting if graph.max_batch > running.requests else running_by
+    write_req = log.checked("write_req_capacity", stated and stated.write_req, write_req)
     write_entry = formula.write_entries(
         write_req=write_req,
         draft_tokens=setup.speculation.draft_tokens,
         max_prefill=prefill.max_tokens,
         chunk=prefill.chunk,
     )
+    write_entry = log.checked("write_entry_capacity", stated and stated.write_entry, write_entry)
+    verify = log.checked("verify_capacity", stated and stated.verify, formula.verify_entries(pool.tokens))
     return Sizes(
         running=running,
         running_by=running_by,
@@ -82,10 +85,25 @@ def derive(setup: Setup) -> Sizes:
         write_req_by=write_req_by,
         write_entry=write_entry,
         write_entry_by=_write_entry_by(setup, write_entry, write_req_by),
-        verify=formula.verify_entries(pool.tokens),
+        verify=verify,
         verify_by=pool.setting,
         memory=_memory(setup, running.requests, write_req, write_entry),
+        differing=tuple(log.differing),
     )
+
+
+class _LogCheck:
+    """Compares what a start-up log states with what the formula gives; the log says what was."""
+
+    def __init__(self) -> None:
+        self.differing: list[tuple[str, int, int]] = []
+
+    def checked(self, name: str, stated: Stated | None, computed: int) -> int:
+        """The value that counts."""
+        if stated is None or stated.value == computed:
+            return computed
+        self.differing.append((name, stated.value, computed))
+        return stated.value
 
 
 def _running_by(setup: Setup, running: Running) -> str:
@@ -113,7 +131,10 @@ def _memory(setup: Setup, running: int, write_req: int, write_entry: int) -> Mem
         write_req=write_req,
         write_entry=write_entry,
     )
-    buffers = formula.buffer_bytes(tokens=pool.tokens, page_size=pool.page_size, swa_tokens=swa_tokens)
+    if setup.model.family.pool == "dsv4" and swa_tokens is not None:
+        buffers = formula.window_only_buffer_bytes(swa_tokens)
+    else:
+        buffers = formula.buffer_bytes(tokens=pool.tokens, page_size=pool.page_size, swa_tokens=swa_tokens)
     token_table = None
     if setup.canary.is_token_check_on:
         width = formula.row_width(context=pool.context_length, draft_tokens=setup.speculation.draft_tokens)
@@ -132,24 +153,36 @@ def _memory(setup: Setup, running: int, write_req: int, write_entry: int) -> Mem
     )
 
 
-def _kv_bytes(setup: Setup) -> int | None:
-    """Bytes of the KV pool; None where the shape is not known in full, or layers are split over stages."""
+def row_units(setup: Setup) -> int | None:
+    """What one layer keeps of a token on one rank, in 32nds of a byte; None where the shape is not known."""
     model = setup.model
-    element_bytes = _ELEMENT_BYTES.get(setup.kv_dtype or "")
-    if None in (model.layers, model.kv_heads, model.head_dim, element_bytes) or setup.parallel.pp > 1:
+    units = formula.element_units(setup.kv_dtype)
+    if units is None:
         return None
-    swa_layers = 0
-    if setup.window.tokens is not None:
-        if model.swa_layers is None:
-            return None
-        swa_layers = model.swa_layers
-    return formula.kv_bytes(
-        kv_heads=model.kv_heads or 0,
-        head_dim=model.head_dim or 0,
-        element_bytes=element_bytes or 0,
+    if model.latent_dim is not None:
+        return model.latent_dim * units
+    if model.kv_heads is None or model.head_dim is None:
+        return None
+    elements = formula.row_elements(
+        kv_heads=model.kv_heads,
+        head_dim=model.head_dim,
+        v_head_dim=model.v_head_dim,
         attn_tp=setup.parallel.attn_tp,
-        full_layers=(model.layers or 0) - swa_layers,
+    )
+    return elements * units
+
+
+def _kv_bytes(setup: Setup) -> int | None:
+    """Bytes of the KV pool on the rank with the most layers; None where the shape is not known in full."""
+    model, units, pp = setup.model, row_units(setup), setup.parallel.pp
+    has_window = setup.window.tokens is not None
+    if units is None or model.layers is None or (has_window and model.swa_layers is None):
+        return None
+    swa_layers = (model.swa_layers or 0) if has_window else 0
+    return formula.kv_bytes(
+        row_units=units,
+        full_layers=formula.stage_layers(model.layers - swa_layers, pp),
         tokens=setup.pool.tokens,
-        swa_layers=swa_layers,
+        swa_layers=formula.stage_layers(swa_layers, pp),
         swa_tokens=setup.window.tokens or 0,
     )

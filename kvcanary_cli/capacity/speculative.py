@@ -11,8 +11,9 @@ from kvcanary_cli.errors import nearest
 # What the server puts in place of `--max-running-requests` with any algorithm
 DEFAULT_RUNNING = 48
 
-_STEPS = "--speculative-num-steps"
-_TOPK = "--speculative-eagle-topk"
+STEPS = "--speculative-num-steps"
+TOPK = "--speculative-eagle-topk"
+BREADTH = "--speculative-ngram-max-bfs-breadth"
 _DRAFT = "--speculative-num-draft-tokens"
 # (steps, topk, draft tokens) where none of the three is given and the algorithm leaves it to the model
 _SHAPE_LLAMA = (5, 4, 8)
@@ -22,13 +23,17 @@ _FREE_DRAFT = frozenset({"NGRAM", "DFLASH", "DSPARK"})
 
 
 class Speculation(NamedTuple):
-    """The draft: `draft_tokens` at least 1; `topk` and `steps` None without an algorithm."""
+    """The draft: `draft_tokens` at least 1; `topk` and `steps` None without an algorithm.
+
+    `given` are those of the shape's flags that the launch has.
+    """
 
     algorithm: str | None
     steps: int | None
     topk: int | None
     draft_tokens: int
     runners: int
+    given: frozenset[str] = frozenset()
 
 
 def resolve_speculation(inputs: Inputs, architecture: str | None) -> Speculation:
@@ -61,6 +66,7 @@ def resolve_speculation(inputs: Inputs, architecture: str | None) -> Speculation
         topk=topk,
         draft_tokens=max(1, draft),
         runners=2 if algorithm.has_draft_runner else 1,
+        given=frozenset(flag for flag in (STEPS, TOPK, _DRAFT) if inputs.given(flag) is not None),
     )
 
 
@@ -73,23 +79,26 @@ def _free_shape(inputs: Inputs, algorithm: Algorithm) -> tuple[int, int, int]:
     if draft is None:
         inputs.lack(f"the draft tokens of {algorithm.name} (`{_DRAFT}`)")
         draft = 1
-    return int(algorithm.steps), int(algorithm.topk), draft
+    topk = int(algorithm.topk)
+    if algorithm.name == "NGRAM":
+        topk = inputs.integer("speculative_ngram_breadth", BREADTH, low=1) or topk
+    return int(algorithm.steps), topk, draft
 
 
 def _shape(inputs: Inputs, algorithm: Algorithm, architecture: str | None) -> tuple[int, int, int]:
     """(steps, topk, draft tokens) of the algorithms that draft in steps."""
-    if inputs.given(_STEPS) is None:
-        for flag in (_TOPK, _DRAFT):
+    if inputs.given(STEPS) is None:
+        for flag in (TOPK, _DRAFT):
             if inputs.given(flag) is not None:
                 raise inputs.place(flag).error(
-                    f"`{flag}` is given without `{_STEPS}`, the server takes all three or none",
-                    hint=f"add `{_STEPS}`, or leave `{flag}` out",
+                    f"`{flag}` is given without `{STEPS}`, the server takes all three or none",
+                    hint=f"add `{STEPS}`, or leave `{flag}` out",
                 )
         return _default_shape(inputs, algorithm, architecture)
-    steps = inputs.count("speculative_num_steps", _STEPS, default=1)
-    if inputs.given(_TOPK) is None:
-        raise inputs.place(_STEPS).error(f"`{_STEPS}` is given without `{_TOPK}`", hint=f"add `{_TOPK}`")
-    topk = inputs.count("speculative_eagle_topk", _TOPK, default=1)
+    steps = inputs.count("speculative_num_steps", STEPS, default=1)
+    if inputs.given(TOPK) is None:
+        raise inputs.place(STEPS).error(f"`{STEPS}` is given without `{TOPK}`", hint=f"add `{TOPK}`")
+    topk = inputs.count("speculative_eagle_topk", TOPK, default=1)
     draft = inputs.given(_DRAFT)
     if topk == 1:
         if draft is not None and as_int(draft) == steps + 1:
@@ -97,8 +106,8 @@ def _shape(inputs: Inputs, algorithm: Algorithm, architecture: str | None) -> tu
         inputs.default("speculative_num_draft_tokens", steps + 1, "server: steps + 1 where topk is 1")
         return steps, topk, steps + 1
     if draft is None:
-        raise inputs.place(_TOPK).error(
-            f"`{_TOPK}` is {topk:,} and `{_DRAFT}` is not given, only topk 1 makes it follow from the steps",
+        raise inputs.place(TOPK).error(
+            f"`{TOPK}` is {topk:,} and `{_DRAFT}` is not given, only topk 1 makes it follow from the steps",
             hint=f"add `{_DRAFT}`",
         )
     return steps, topk, inputs.count("speculative_num_draft_tokens", _DRAFT, default=1)
@@ -110,7 +119,7 @@ def _default_shape(inputs: Inputs, algorithm: Algorithm, architecture: str | Non
         shape = (int(algorithm.steps), int(algorithm.topk), int(algorithm.draft_tokens))
     elif architecture is None:
         inputs.lack(
-            f"the draft's shape, whose default depends on the model (`{_STEPS}`, `{_TOPK}`, `{_DRAFT}`)"
+            f"the draft's shape, whose default depends on the model (`{STEPS}`, `{TOPK}`, `{_DRAFT}`)"
         )
         shape = _SHAPE_OTHER
     else:

@@ -26,11 +26,17 @@ def read_table(name: str) -> tuple[dict[str, str], ...]:
 
 
 class Version(NamedTuple):
-    """What differs between releases in names and accepted flags."""
+    """What differs between releases in names, accepted flags and limits; the columns of `versions.tsv`."""
 
     name: str
     graph_batch_flag: str
     phaseless_graph_flags: bool
+    attn_dp_alias: bool
+    subtracts_workspace: bool
+    sweep_caches: frozenset[str]
+    wraps_prefill_cp: bool
+    plan_lanes: int
+    scatter_block: int
 
 
 class Gpu(NamedTuple):
@@ -59,7 +65,10 @@ class Algorithm(NamedTuple):
 
 
 class KnownModel(NamedTuple):
-    """Shape of a published model; `window` and `swa_layers` only where its window has a pool of its own."""
+    """Shape of a published model; `window` and `swa_layers` only where its window has a pool of its own.
+
+    `weight_bytes` are those of the whole model, estimated from its number of parameters.
+    """
 
     path: str
     architecture: str
@@ -69,6 +78,38 @@ class KnownModel(NamedTuple):
     dtype: str
     window: int | None
     swa_layers: int | None
+    latent_dim: int | None
+    context: int
+    weight_bytes: int
+
+
+class Architecture(NamedTuple):
+    """What the server does for one family of models; `window` is yes, no or never."""
+
+    pool: str = "mha"
+    window: str = "no"
+    ratio: float | None = None
+    takes_whole_prompts: bool = False
+    running: int | None = None
+    page_size: int | None = None
+    has_prefill_graph: bool = True
+
+
+def find_architecture(name: str | None) -> Architecture:
+    """The row of `architectures.tsv` whose prefix fits best; one that says nothing special where none does."""
+    fitting = [row for row in read_table("architectures") if name and name.startswith(row["prefix"])]
+    if not fitting:
+        return Architecture()
+    row = max(fitting, key=lambda found: len(found["prefix"]))
+    return Architecture(
+        pool=row["pool"],
+        window=row["window"],
+        ratio=float(row["ratio"]) if row["ratio"] else None,
+        takes_whole_prompts=row["whole_prompts"] == "yes",
+        running=int(row["running"]) if row["running"] else None,
+        page_size=int(row["page"]) if row["page"] else None,
+        has_prefill_graph=row["graph"] == "yes",
+    )
 
 
 def find_version(name: str) -> Version:
@@ -80,6 +121,12 @@ def find_version(name: str) -> Version:
                 name=name,
                 graph_batch_flag=row["graph_batch_flag"],
                 phaseless_graph_flags=row["phaseless_graph_flags"] == "yes",
+                attn_dp_alias=row["attn_dp_alias"] == "yes",
+                subtracts_workspace=row["subtracts_workspace"] == "yes",
+                sweep_caches=frozenset(row["sweep_caches"].split(",")),
+                wraps_prefill_cp=row["wraps_prefill_cp"] == "yes",
+                plan_lanes=int(row["plan_lanes"]),
+                scatter_block=int(row["scatter_block"]),
             )
     known = ", ".join(row["version"] for row in rows)
     raise UsageError(
@@ -142,9 +189,12 @@ def algorithm_names() -> list[str]:
 
 
 def find_model(path: str) -> KnownModel | None:
-    """The published model whose repository is `path`, None for a local path or one not in the table."""
+    """The published model whose repository is `path`, None for a local path or one not in the table.
+
+    The last part of the path is enough, with or without its owner.
+    """
     for row in read_table("models"):
-        if row["path"].lower() == path.lower():
+        if path.lower() in (row["path"].lower(), row["path"].lower().rsplit("/", 1)[-1]):
             return KnownModel(
                 path=row["path"],
                 architecture=row["architecture"],
@@ -154,6 +204,9 @@ def find_model(path: str) -> KnownModel | None:
                 dtype=row["dtype"],
                 window=int(row["window"]) if row["window"] else None,
                 swa_layers=int(row["swa_layers"]) if row["swa_layers"] else None,
+                latent_dim=int(row["latent_dim"]) if row["latent_dim"] else None,
+                context=int(row["context"]),
+                weight_bytes=int(float(row["parameters"]) * float(row["weight_bits"]) * 1e9 / 8),
             )
     return None
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kvcanary_cli.capacity.formula import swa_pool_tokens
+from kvcanary_cli.capacity.formula import floor_page, swa_pool_tokens
 from kvcanary_cli.capacity.inputs import Inputs
 from kvcanary_cli.capacity.model import ModelChoice
 from kvcanary_cli.capacity.origin import Origin
 from kvcanary_cli.capacity.pool import Pool
 
-# Sliding-window models for which the server keeps one full pool all the same
-_NEVER_HYBRID = ("Gemma2", "Gemma3", "Olmo", "Exaone")
 _DEFAULT_RATIO = 0.8
+# Tokens a draft adds to a request's window, where running requests size the pool
+_DRAFT_ROOM = 128
 
 
 class Window(NamedTuple):
@@ -22,27 +22,34 @@ class Window(NamedTuple):
     tokens: int | None
 
 
-def resolve_window(inputs: Inputs, model: ModelChoice, pool: Pool, *, is_capped_by_requests: bool) -> Window:
+class RequestCap(NamedTuple):
+    """What sizes the pool where a limit of requests is given, the prefix cache is off and prompts are cut."""
+
+    requests: int
+    draft_tokens: int
+    chunk: int
+
+
+def resolve_window(inputs: Inputs, model: ModelChoice, pool: Pool, cap: RequestCap | None) -> Window:
     """The sliding-window pool of a hybrid model.
 
     Args:
-        is_capped_by_requests: the server then sizes it by running requests, which flags alone don't give.
+        cap: where the server sizes it by running requests and not by the ratio.
     Raises: UsageError or InputError where the pool does not hold one window and a page.
     """
-    is_off = inputs.is_on("--disable-hybrid-swa-memory") or (model.architecture or "").startswith(
-        _NEVER_HYBRID
-    )
+    is_off = inputs.is_on("--disable-hybrid-swa-memory") or model.family.window == "never"
     if model.window is None or is_off:
         return Window(size=None, tokens=None)
-    config = inputs.request.config
-    if config is not None and config.pool.swa_tokens is not None:
+    config, log = inputs.request.config, inputs.request.log
+    if log is not None and log.swa_tokens is not None:
+        swa_tokens = log.swa_tokens.value
+        inputs.note("swa_tokens", swa_tokens, Origin.LOG, log.swa_tokens.source)
+    elif config is not None and config.pool.swa_tokens is not None:
         swa_tokens = config.pool.swa_tokens
         inputs.note("swa_tokens", swa_tokens, Origin.FILE, f"{config.path}: pool.swa_tokens")
-    elif is_capped_by_requests:
-        inputs.lack(
-            "the tokens of the sliding-window pool (`pool.swa_tokens` in a config, from the start-up log)"
-        )
-        return Window(size=model.window, tokens=pool.tokens)
+    elif cap is not None:
+        swa_tokens = _capped_tokens(model.window, pool, cap)
+        inputs.default("swa_tokens", swa_tokens, "server, by running requests; an estimate")
     else:
         ratio = _swa_ratio(inputs, model)
         swa_tokens = swa_pool_tokens(pool.tokens, ratio, pool.page_size)
@@ -55,6 +62,17 @@ def resolve_window(inputs: Inputs, model: ModelChoice, pool: Pool, *, is_capped_
     return Window(size=model.window, tokens=swa_tokens)
 
 
+def _capped_tokens(window: int, pool: Pool, cap: RequestCap) -> int:
+    """Each request's window, its drafts and its next step, and two chunks; never more than the full pool.
+
+    What the server allocates ahead for a decode step is taken as its tokens in whole pages: an estimate.
+    """
+    page = pool.page_size
+    step = -(-max(1, cap.draft_tokens) // page) * page
+    each = window + _DRAFT_ROOM * cap.draft_tokens + page + step
+    return floor_page(min(cap.requests * each + 2 * cap.chunk + page, pool.tokens), page)
+
+
 def _swa_ratio(inputs: Inputs, model: ModelChoice) -> float:
     given = inputs.given("--swa-full-tokens-ratio")
     if given is not None:
@@ -63,7 +81,10 @@ def _swa_ratio(inputs: Inputs, model: ModelChoice) -> float:
             raise given.place.error(f"`{given.spelled}` is {ratio}, it is above 0 and at most 1")
         inputs.note("swa_full_tokens_ratio", ratio, given.place.origin, given.place.name(given.spelled))
         return float(ratio)
-    if model.ratio is not None:
-        return model.ratio
+    ratio_of_model = model.ratio if model.ratio is not None else model.family.ratio
+    if ratio_of_model is None and (model.architecture or "").startswith("Step3p5"):
+        ratio_of_model = 1.0 if inputs.is_on("--enable-hicache") else None
+    if ratio_of_model is not None:
+        return ratio_of_model
     inputs.default("swa_full_tokens_ratio", _DEFAULT_RATIO, "server")
     return _DEFAULT_RATIO

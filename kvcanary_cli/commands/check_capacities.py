@@ -52,6 +52,14 @@ GpuMemoryOption = Annotated[
     str | None,
     typer.Option("--gpu-memory", metavar="SIZE", help="Memory of the smallest GPU, in MiB or as 80GiB."),
 ]
+FromLogOption = Annotated[
+    str | None,
+    typer.Option("--from-log", metavar="FILE", help="Start-up log of a server; flags win over it."),
+]
+HfConfigOption = Annotated[
+    str | None,
+    typer.Option("--hf-config", metavar="FILE|NAME", help="The model: its config.json, or a known name."),
+]
 VersionOption = Annotated[
     str, typer.Option("--sglang-version", metavar="V", help="Release whose defaults hold.")
 ]
@@ -66,6 +74,8 @@ def check_capacities(
     context_length: ContextLengthOption = None,
     gpu: GpuOption = None,
     gpu_memory: GpuMemoryOption = None,
+    from_log: FromLogOption = None,
+    hf_config: HfConfigOption = None,
     sglang_version: VersionOption = "0.5.23",
     output_format: FormatOption = Format.text,
     output: OutputOption = None,
@@ -101,6 +111,8 @@ def check_capacities(
         context_length=context_length,
         gpu=gpu,
         gpu_memory=gpu_memory,
+        from_log=from_log,
+        hf_config=hf_config,
         version=sglang_version,
     )
     report = build_check_capacities(audit(request))

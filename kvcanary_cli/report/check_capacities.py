@@ -9,12 +9,14 @@ from kvcanary_cli.capacity.audit import Audit
 from kvcanary_cli.capacity.capacities import Capacity
 from kvcanary_cli.capacity.formula import STAMP_BYTES, STAMPS_PER_SLOT, workspace_rates
 from kvcanary_cli.capacity.origin import Origin
+from kvcanary_cli.capacity.rule import Finding
 from kvcanary_cli.exits import Exit
 from kvcanary_cli.report.frame import Annotation, Report, Sections, base_report, finish
 from kvcanary_cli.report.tables import Column, Table
 from kvcanary_cli.report.text import count, headroom, names, percent, plural, size, wrap
 
-_STATUSES = ("OVER", "TIGHT", "OK", "INFO")
+# Keys of the verdict, and the statuses that each counts
+_COUNTED = {"over": ("OVER", "FAIL"), "tight": ("TIGHT", "WARN"), "ok": ("OK",), "info": ("INFO",)}
 _CODE_COLUMN = 3
 _SHOWN_FIXES = 2
 
@@ -32,6 +34,9 @@ def build_check_capacities(audit: Audit) -> Report:
             {"flag": flag, "nearest": closest_flag(flag, audit.request.table)} for flag in setup.unknown_flags
         ],
         "canary_mode": setup.canary.mode,
+        "canary_off": setup.canary.is_off,
+        "log": None if setup.log is None else setup.log.path,
+        "log_ranks": [] if setup.log is None else list(setup.log.ranks),
         "sglang_version": setup.version.name,
     }
     report["capacities"] = rows
@@ -41,7 +46,9 @@ def build_check_capacities(audit: Audit) -> Report:
             "rule": finding.rule.id,
             "code": finding.rule.code,
             "severity": finding.rule.severity,
-            "capacity": finding.rule.capacity,
+            "capacity": finding.rule.capacity or None,
+            "title": finding.rule.title,
+            "when": finding.hit.when,
             "text": finding.hit.text,
             "server_message": finding.hit.server_message,
         }
@@ -49,13 +56,18 @@ def build_check_capacities(audit: Audit) -> Report:
     ]
     report["fixes"] = [
         {
-            "changes": [{"flag": change.flag, "value": change.value} for change in fix.changes],
+            "changes": [
+                {"flag": change.flag, "value": None if change.is_removal else change.value}
+                for change in fix.changes
+            ],
             "text": " ".join(change.text for change in fix.changes),
             "note": fix.note or None,
         }
         for fix in audit.fixes
     ]
-    report["summary"] = {word.lower(): sum(row["status"] == word for row in rows) for word in _STATUSES}
+    report["summary"] = {
+        key: sum(row["status"] in statuses for row in rows) for key, statuses in _COUNTED.items()
+    }
     code = Exit.FINDINGS if report["summary"]["over"] else Exit.PASS
     return finish(report, code, warnings=report["summary"]["tight"])
 
@@ -77,11 +89,13 @@ def _pool(audit: Audit) -> dict[str, Any]:
         "window": window.size,
         "swa_slots": window.tokens,
         "context_length": pool.context_length,
+        "is_estimate": pool.estimate is not None,
+        "plausible_slots": None if pool.estimate is None else [pool.estimate.smallest, pool.estimate.largest],
     }
 
 
 def _capacity(row: Capacity, audit: Audit) -> dict[str, Any]:
-    rules = {finding.rule.id for finding in audit.findings if finding.rule.capacity == row.name}
+    rules = {finding.rule.id for finding in audit.findings if _judges(finding, row)}
     flags = _flags_for(row, audit)
     return {
         "name": row.name,
@@ -91,7 +105,7 @@ def _capacity(row: Capacity, audit: Audit) -> dict[str, Any]:
         "value": row.value,
         "need": row.need,
         # hundredths, rounded down like the text
-        "headroom": None if not row.need else row.value * 100 // row.need / 100,
+        "headroom": None if not row.need or row.value is None else row.value * 100 // row.need / 100,
         "exact": row.is_exact,
         "formula": row.formula,
         "terms": dict(row.terms),
@@ -104,13 +118,24 @@ def _capacity(row: Capacity, audit: Audit) -> dict[str, Any]:
     }
 
 
-def _flags_for(row: Capacity, audit: Audit) -> list[dict[str, str]]:
+def _judges(finding: Finding, row: Capacity) -> bool:
+    return row.name == (finding.rule.capacity or finding.rule.id)
+
+
+def _flags_for(row: Capacity, audit: Audit) -> list[dict[str, str | None]]:
     """Changes of the fixes that bear on one row, each once, in their order."""
-    rules = [finding.rule for finding in audit.findings if finding.rule.capacity == row.name]
+    rules = [finding.rule for finding in audit.findings if _judges(finding, row)]
     bearing = {
-        change.flag for rule in rules for change in rule.changes(audit.request, audit.setup, audit.sizes)
+        change.flag
+        for rule in rules
+        for changes in rule.changes(audit.request, audit.setup, audit.sizes)
+        for change in changes
     }
-    changes = [(change.flag, change.value) for fix in audit.fixes for change in fix.changes]
+    changes = [
+        (change.flag, None if change.is_removal else change.value)
+        for fix in audit.fixes
+        for change in fix.changes
+    ]
     return [{"flag": flag, "value": value} for flag, value in dict.fromkeys(changes) if flag in bearing]
 
 
@@ -140,31 +165,40 @@ def _memory(audit: Audit) -> dict[str, Any]:
 def render_check_capacities(report: Report, *, verbose: bool = False) -> Sections:
     """The report dict as text; `verbose` adds every input with its origin."""
     body: list[str | Table] = [_table(report), "", *_memory_lines(report)]
-    if report["launch"]["canary_mode"] == "none":
+    if report["launch"]["canary_off"]:
+        body.append("canary    off in these arguments (--kv-canary none): nothing is checked; the sizes are")
+        body.append("          those that it would have")
+    elif report["launch"]["canary_mode"] == "none":
         body.append("canary    off in these arguments (--kv-canary none); sized as if it were on")
     if verbose:
         body += ["", _input_table(report), *_unknown_lines(report)]
     failing = [finding for finding in report["findings"] if finding["severity"] == "error"]
+    warned = [finding for finding in report["findings"] if finding["severity"] == "warning"]
     return Sections(
         header=[("check-capacities", _subject(report)), ("pool", _pool_line(report["pool"]))],
         body=body,
         status=_status(report, failing),
-        notes=_notes(report, failing),
-        verdict={word.lower(): report["summary"][word.lower()] for word in _STATUSES},
-        annotations=[
-            Annotation(
-                level="error",
-                title=f"{finding['capacity']} ({finding['rule']})",
-                message=f"{finding['text']}: {finding['server_message']}",
-            )
-            for finding in failing
-        ],
+        notes=_notes(report, failing or warned),
+        verdict={key: report["summary"][key] for key in _COUNTED},
+        annotations=[_annotation(finding) for finding in (*failing, *warned)],
+    )
+
+
+def _annotation(finding: dict[str, Any]) -> Annotation:
+    name, rule, text = finding["capacity"], finding["rule"], finding["text"]
+    message = finding["server_message"]
+    return Annotation(
+        level=finding["severity"],
+        title=rule if name is None else f"{name} ({rule})",
+        message=text if message is None else f"{text}: {message}",
     )
 
 
 def _subject(report: Report) -> str:
     launch = report["launch"]
-    lines = [] if launch["config"] is None else [launch["config"]]
+    lines = [launch[source] for source in ("config", "log") if launch[source] is not None]
+    if launch["log_ranks"]:
+        lines[-1] += f", {plural(len(launch['log_ranks']), 'rank')}"
     lines.append(
         f"launch arguments of sglang {launch['sglang_version']}: {count(launch['given'])} given, "
         f"{count(launch['defaulted'])} defaulted"
@@ -176,7 +210,11 @@ def _subject(report: Report) -> str:
 
 
 def _pool_line(pool: dict[str, Any]) -> str:
-    line = f"{count(pool['slots'])} slots, page size {count(pool['page_size'])}, groups: {', '.join(pool['groups'])}"
+    slots, groups = count(pool["slots"]), ", ".join(pool["groups"])
+    line = f"{slots} slots, page size {count(pool['page_size'])}, groups: {groups}"
+    if pool["is_estimate"]:
+        low, high = (count(end) for end in pool["plausible_slots"])
+        line += f"\nan estimate: {low} to {high} slots are plausible"
     if pool["swa_slots"] is None:
         return line
     return f"{line}\n{count(pool['swa_slots'])} slots in the swa group, window {count(pool['window'])}"
@@ -189,7 +227,7 @@ def _table(report: Report) -> Table:
             [
                 row["status"],
                 row["name"],
-                count(row["value"]),
+                "-" if row["value"] is None else count(row["value"]),
                 "-" if row["need"] is None else count(row["need"]),
                 _headroom(row),
                 row["bound_by"],
@@ -211,7 +249,7 @@ def _table(report: Report) -> Table:
 
 
 def _headroom(row: dict[str, Any]) -> str:
-    if row["need"] is None:
+    if row["need"] is None or row["value"] is None:
         return "-"
     return "exact" if row["exact"] else headroom(row["value"], row["need"])
 
@@ -263,20 +301,31 @@ def _unknown_lines(report: Report) -> list[str]:
 
 
 def _status(report: Report, failing: list[dict[str, Any]]) -> str:
-    summary, total = report["summary"], len(report["capacities"])
+    rows = [row["status"] for row in report["capacities"]]
+    total = sum(finding["capacity"] is None for finding in report["findings"])
+    total = len(rows) - total
+    over, settings = rows.count("OVER"), rows.count("FAIL")
     if failing:
-        over = summary["over"]
-        verb = "is" if over == 1 else "are"
-        return f"{over} of {total} capacities {verb} exceeded: {'; '.join(item['text'] for item in failing)}"
+        parts = []
+        if over or not settings:
+            parts.append(f"{over} of {total} capacities {'is' if over == 1 else 'are'} exceeded")
+        if settings:
+            parts.append(f"{plural(settings, 'setting')} {'fails' if settings == 1 else 'fail'}")
+        return f"{', '.join(parts)}: {'; '.join(item['text'] for item in failing)}"
     parts = [f"none of {plural(total, 'capacity', 'capacities')} is exceeded"]
-    if summary["tight"]:
-        parts.append(f"{summary['tight']} {'is' if summary['tight'] == 1 else 'are'} tight")
+    if report["pool"]["is_estimate"]:
+        parts[0] += ", for an estimated pool"
+    tight = rows.count("TIGHT")
+    if tight:
+        parts.append(f"{tight} {'is' if tight == 1 else 'are'} tight")
     parts += [finding["text"] for finding in report["findings"]]
     return "; ".join(parts)
 
 
-def _notes(report: Report, failing: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    notes = [("why", finding["server_message"]) for finding in failing]
+def _notes(report: Report, findings: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    notes = [
+        ("why", finding["server_message"] or f"{finding['when']}: {finding['text']}") for finding in findings
+    ]
     texts = [fix["text"] for fix in report["fixes"][:_SHOWN_FIXES]]
     width = max((len(text) for text in texts), default=0)
     for number, fix in enumerate(report["fixes"][:_SHOWN_FIXES]):

@@ -10,7 +10,7 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from kvcanary_cli.capacity.audit import Audit, audit
-from kvcanary_cli.capacity.rules import errors
+from kvcanary_cli.capacity.rules import errors, of_severity
 from kvcanary_cli.errors import KvCanaryError
 from tests.capacity.launches import audited, request
 
@@ -25,7 +25,11 @@ def texts(result: Audit) -> list[str]:
 
 def pasted(words: list[str], env: dict[str, str], fix: str, **options: str) -> Audit:
     """The audit of a launch with the text of a fix pasted to it by hand."""
-    parts = shlex.split(fix)
+    for gone in re.findall(r"without (--[a-z0-9-]+)", fix):
+        at = words.index(gone)
+        width = 1 if at + 1 == len(words) or words[at + 1].startswith("--") else 2
+        words = [*words[:at], *words[at + width :]]
+    parts = shlex.split(re.sub(r"without --[a-z0-9-]+", "", fix))
     assignments = [part.partition("=") for part in parts if ASSIGNMENT.fullmatch(part)]
     flags = [part for part in parts if not ASSIGNMENT.fullmatch(part)]
     return audited(*words, *flags, env={**env, **{name: value for name, _, value in assignments}}, **options)
@@ -118,6 +122,38 @@ def test_fixes(words, env, options, fixes):
     assert texts(audited(*words, env=env, **options)) == fixes
 
 
+FEATURES = (
+    ("--speculative-adaptive",),
+    ("--enable-multi-layer-eagle",),
+    ("--enable-pdmux",),
+    ("--enable-dynamic-chunking",),
+    ("--pp-size", "2"),
+    ("--enable-prefill-cp",),
+    ("--dllm-algorithm", "LowConfidence"),
+    ("--kv-cache-dtype", "mxfp8"),
+    ("--enable-unified-memory",),
+    ("--dcp-size", "2"),
+    ("--enable-lmcache",),
+    ("--kv-canary-sweep-interval", "100"),
+    ("--kv-canary", "log"),
+    ("--model-path", "deepseek-ai/DeepSeek-V3"),
+    ("--device", "xpu"),
+    ("--mem-fraction-static", "0.999"),
+)
+VARIABLES = (
+    *CHECK.items(),
+    ("SGLANG_FLASHINFER_AUTOTUNE_EXTEND", "1"),
+    ("SGLANG_PP_PARALLEL_DEEPGEMM_WARMUP", "1"),
+    ("SGLANG_USE_HND_KVCACHE", "1"),
+    ("SGLANG_KV_CANARY_ENABLE_WRITE_INPUT_ASSERT", "1"),
+    ("SGLANG_KV_CANARY_PERTURB_REAL_KV_USED_PROB", "0.5"),
+)
+
+
+def flat(groups: list[tuple[str, ...]]) -> list[str]:
+    return [word for group in groups for word in group]
+
+
 @st.composite
 def launches(draw: st.DrawFn) -> tuple[list[str], dict[str, str], dict[str, str]]:
     """(flags, environment, options) of any launch that the server would read."""
@@ -145,15 +181,18 @@ def launches(draw: st.DrawFn) -> tuple[list[str], dict[str, str], dict[str, str]
     for switch in ("--disable-radix-cache", "--disable-cuda-graph", "--enable-mis"):
         if draw(st.sampled_from([False, False, True])):
             words.append(switch)
+    words.extend(draw(st.lists(st.sampled_from(FEATURES), max_size=2, unique=True).map(flat)))
+    maybe("--cuda-graph-max-bs-prefill", st.integers(1, 40_000))
     options = {
         "pool_tokens": str(draw(st.integers(1000, 2_000_000))),
         "context_length": str(draw(st.sampled_from([2048, 16_385, 16_386, 40_960, 131_072, 1_048_576]))),
         "gpu": draw(st.sampled_from(["T4", "A10", "L40S", "H100", "H200", "B200"])),
     }
-    return words, CHECK if draw(st.booleans()) else {}, options
+    env = dict(draw(st.lists(st.sampled_from(VARIABLES), max_size=2, unique=True)))
+    return words, env, options
 
 
-def with_last(words: list[str], flag: str, value: int) -> list[str]:
+def with_last(words: list[str], flag: str, value: int | str) -> list[str]:
     return [*words, flag, str(value)]
 
 
@@ -166,19 +205,39 @@ def test_every_fix_passes_and_says_how_far_it_goes(launch):
     except KvCanaryError:
         assume(False)
     failing = errors(result.findings)
-    event(f"rules: {sorted(finding.rule.id for finding in failing)}")
+    goal = ("error",) if failing else ("error", "warning")
+    wanted = of_severity(result.findings, *goal)
+    event(f"rules: {sorted(finding.rule.id for finding in wanted)}")
     # whatever fails can be mended
-    assert bool(result.fixes) == bool(failing)
+    assert bool(result.fixes) == bool(wanted)
     for fix, text in zip(result.fixes, texts(result), strict=True):
-        assert errors(pasted(words, env, text, **options).findings) == []
+        assert of_severity(pasted(words, env, text, **options).findings, *goal) == []
         if len(fix.changes) > 1:
+            for number in range(len(fix.changes)):
+                fewer = [change.text for at, change in enumerate(fix.changes) if at != number]
+                assert still_fails(words, env, " ".join(fewer), options, goal)
             continue
-        change = fix.changes[0]
-        step = re.search(r"multiple of ([\d,]+)", change.note)
-        distance = int(step[1].replace(",", "")) if step else 1
-        if change.note.startswith("largest"):
-            beyond = with_last(words, change.flag, int(change.value) + distance)
-            assert errors(audited(*beyond, env=env, **options).findings) != []
-        elif change.note.startswith("smallest"):
-            below = with_last(words, change.flag, int(change.value) - 1)
-            assert errors(audited(*below, env=env, **options).findings) != []
+        check_distance(words, env, options, fix.changes[0], goal)
+
+
+def still_fails(words, env, fix, options, goal) -> bool:
+    """Whether part of a fix is not enough."""
+    try:
+        return bool(of_severity(pasted(words, env, fix, **options).findings, *goal))
+    except KvCanaryError:
+        return True
+
+
+def check_distance(words, env, options, change, goal) -> None:
+    """The next value beyond `largest` and below `smallest` fails."""
+    step = re.search(r"multiple of ([\d,]+)", change.note)
+    distance = int(step[1].replace(",", "")) if step else 1
+    if change.note.startswith("largest that works, to"):
+        beyond = with_last(words, change.flag, f"{float(change.value) + 0.001:.3f}")
+    elif change.note.startswith("largest"):
+        beyond = with_last(words, change.flag, int(change.value) + distance)
+    elif change.note.startswith("smallest"):
+        beyond = with_last(words, change.flag, int(change.value) - 1)
+    else:
+        return
+    assert of_severity(audited(*beyond, env=env, **options).findings, *goal) != []

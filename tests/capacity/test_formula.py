@@ -72,38 +72,51 @@ def test_pages():
     assert formula.swa_pool_tokens(375_360, 0.8, 64) == 300_288
 
 
-@pytest.mark.parametrize(
-    ("kv_heads", "head_dim", "attn_tp", "layers", "expected"),
-    [
-        (8, 128, 1, 32, 131_072),
-        (8, 128, 8, 80, 40_960),
-        (4, 128, 8, 94, 48_128),
-    ],
-    ids=["llama-8b", "llama-70b-tp8", "one-head-at-least"],
-)
-def test_kv_bytes_of_a_token(kv_heads, head_dim, attn_tp, layers, expected):
-    found = formula.kv_bytes(
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        element_bytes=2,
-        attn_tp=attn_tp,
-        full_layers=layers,
-        tokens=1,
-        swa_layers=0,
-        swa_tokens=0,
+def kv_token(kv_heads, head_dim, attn_tp, layers, dtype, v_head_dim=None):
+    elements = formula.row_elements(
+        kv_heads=kv_heads, head_dim=head_dim, v_head_dim=v_head_dim, attn_tp=attn_tp
     )
+    units = elements * formula.element_units(dtype)
+    return formula.kv_bytes(row_units=units, full_layers=layers, tokens=1, swa_layers=0, swa_tokens=0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((8, 128, 1, 32, "bf16"), 131_072),
+        ((8, 128, 1, 32, "fp8_e4m3"), 65_536),
+        ((8, 128, 1, 32, "mxfp8"), 67_584),
+        ((8, 128, 1, 32, "nvfp4"), 36_864),
+        ((8, 128, 8, 80, "bf16"), 40_960),
+        ((8, 128, 8, 80, "fp8"), 20_480),
+        ((4, 128, 4, 94, "bf16"), 48_128),
+        ((4, 128, 8, 94, "bf16"), 48_128),
+        ((8, 128, 1, 36, "bf16"), 147_456),
+        ((8, 128, 1, 64, "bf16"), 262_144),
+        ((16, 128, 1, 62, "bf16"), 507_904),
+        ((8, 192, 1, 1, "bf16", 128), 8 * 320 * 2),
+    ],
+)
+def test_kv_bytes_of_a_token(shape, expected):
+    assert kv_token(*shape) == expected
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [("bf16", 70_272), ("fp8", 35_136), ("fp4_mx_block16", 19_764)]
+)
+def test_kv_bytes_of_a_latent_token(dtype, expected):
+    units = 576 * formula.element_units(dtype)
+    found = formula.kv_bytes(row_units=units, full_layers=61, tokens=1, swa_layers=0, swa_tokens=0)
     assert found == expected
 
 
 def test_kv_bytes_of_a_hybrid_pool():
-    found = formula.kv_bytes(
-        kv_heads=8,
-        head_dim=64,
-        element_bytes=2,
-        attn_tp=1,
-        full_layers=18,
-        tokens=10,
-        swa_layers=18,
-        swa_tokens=8,
-    )
+    units = 8 * 128 * formula.element_units("bf16")
+    found = formula.kv_bytes(row_units=units, full_layers=18, tokens=10, swa_layers=18, swa_tokens=8)
     assert found == 10 * 36_864 + 8 * 36_864
+
+
+def test_stages_and_window_only_buffers():
+    assert [formula.stage_layers(61, pp) for pp in (1, 2, 4, 61)] == [61, 31, 16, 1]
+    assert formula.window_only_buffer_bytes(1000) == 64_000
+    assert formula.element_units("int3") is None

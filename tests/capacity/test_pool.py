@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvcanary_cli.capacity.request import make_request
-from kvcanary_cli.capacity.setup import MissingInputsError, resolve
+from kvcanary_cli.capacity.setup import resolve
 from kvcanary_cli.errors import KvCanaryError, UsageError
 from tests.capacity.launches import setup, write_config
 
@@ -75,13 +75,22 @@ def test_window_pools(tmp_path, config, words, swa_tokens):
 CAPPED = ["--max-running-requests", "64", "--disable-radix-cache"]
 
 
-def test_a_window_pool_that_follows_requests_must_be_stated(tmp_path):
+def test_a_window_pool_that_follows_requests(tmp_path):
     text = "pool: {tokens: 100000, context_length: 4096}\nmodel: {window: 128}"
     path = write_config(tmp_path, text)
-    with pytest.raises(MissingInputsError, match=r"`pool\.swa_tokens`"):
-        resolve(make_request(config_path=path, command=CAPPED, gpu="H100"))
+    # 64 requests of a window, a page and a step each, two chunks of 8,192 and a page
+    found = resolve(make_request(config_path=path, command=CAPPED, gpu="H100"))
+    assert found.window.tokens == 64 * (128 + 1 + 1) + 2 * 8192 + 1
+    assert "estimate" in found.inputs["swa_tokens"].source
     stated = write_config(tmp_path, text.replace("context", "swa_tokens: 30000, context"))
     assert resolve(make_request(config_path=stated, command=CAPPED, gpu="H100")).window.tokens == 30_000
+
+
+def test_drafts_and_pages_widen_a_window_pool_that_follows_requests(tmp_path):
+    text = "pool: {tokens: 100000, context_length: 4096, page_size: 16}\nmodel: {window: 128}"
+    words = [*CAPPED, "--speculative-algorithm", "STANDALONE"]
+    found = resolve(make_request(config_path=write_config(tmp_path, text), command=words, gpu="H100"))
+    assert found.window.tokens == 64 * (128 + 128 * 4 + 16 + 16) + 2 * 8192 + 16
 
 
 @pytest.mark.parametrize(

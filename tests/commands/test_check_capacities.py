@@ -281,7 +281,7 @@ BAD = {
         "in the server's start-up log)",
     ),
     "no-context": (
-        ["--gpu", "H100", "--pool-tokens", "4096", "--from-args", "--", *PROGRAM],
+        ["--gpu", "H100", "--pool-tokens", "4096", "--from-args", "--", *PROGRAM[:3]],
         "launch flags don't say the context length (`--context-length`)",
     ),
     "no-gpu": (
