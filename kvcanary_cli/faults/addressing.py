@@ -8,9 +8,10 @@ from functools import partial
 import numpy as np
 from msgspec.structs import replace
 
-from kvcanary_cli.faults.guests import Guest, Scene, array, find_scene
+from kvcanary_cli.faults.guests import Guest, array
 from kvcanary_cli.faults.ownership import Lane, Ownership
 from kvcanary_cli.faults.places import Step
+from kvcanary_cli.faults.scenes import Scene, find_scene
 from kvcanary_cli.faults.stream import Fault, NotApplicable, Stream
 from kvcanary_cli.faults.victims import next_read, private_victim
 from kvcanary_cli.trace import events as ev
@@ -20,8 +21,9 @@ def table_changed_midflight(stream: Stream) -> Generator[None, None, Fault]:
     """K10: for one forward a row holds the entries of another request's row, afterwards its own again.
 
     Found by: `row-changed-by-other` at the change; `verify_token` on the other request's slots where tokens
-    differ, and one `chain_hash` later, at the slot that was written from the foreign seed. No slot is damaged
-    where it is its owner's.
+    differ; one `chain_hash` later, on the slot that was written from the foreign seed.
+
+    Silent: every check in the other request's row: no slot is damaged where it is its owner's.
     """
     step, (lane, other, foreign, own, written) = stream.pick(
         stream.middle(), partial(_row_pairs, stream), "no two requests are as long at the same time"
@@ -80,9 +82,12 @@ def _tells(state: Ownership, lane: Lane, rid: str, own: np.ndarray, foreign: np.
 def leftover_tail(stream: Stream) -> Generator[None, None, Fault]:
     """K11: a reused row keeps a column of its former occupant, and its new request writes there.
 
-    The slots in question belong to somebody else by then. Found by: `leftover` (or `write-foreign`) at the
-    forward; `real_kv_hash` on them at its TAIL when their owner is in it, afterwards as K01. The writer's own
-    slots are right.
+    The slots in question belong to somebody else by then.
+
+    Found by: `leftover` (or `write-foreign`) at the forward; `real_kv_hash` on them at its TAIL if their
+    owner is in it; then as K01.
+
+    Silent: the writer's own slots; the slot after those that were hit is a shadow.
     """
     scene = find_scene(stream, 6)
     unit = stream.unit
@@ -129,9 +134,10 @@ def _unallocate(stream: Stream, guest: Guest, slots: list[int]) -> None:
 def address_mixup(stream: Stream) -> Generator[None, None, Fault]:
     """K12: a forward writes at a fixed distance from the slots that the row names.
 
-    Found by: `write-outside-row`; `real_kv_hash` on the slots that were hit, at TAIL when their owner is in
-    the forward, then `position`, `chain_hash`, `verify_token`; the skipped slots look never stamped, or old.
-    The slots after both are shadows, `write_position` included.
+    Found by: `write-outside-row`; `real_kv_hash` on the slots that were hit, at TAIL if their owner is in the
+    forward, then `verify_token`, `position`, `chain_hash`; the skipped slots look never stamped, or old.
+
+    Silent: everything else; the slots after both runs are shadows (`chain_hash`, `write_position`).
     """
     unit = stream.unit
     victim = private_victim(stream, spare=2)
@@ -157,9 +163,10 @@ def _same_distance(right: list[int], wrong: list[int]) -> int:
 def boundary_arithmetic(stream: Stream) -> Generator[None, None, Fault]:
     """K13: the first token of a new page goes one slot too low, or to the page beside.
 
-    Found by: `write-outside-row`; `real_kv_hash` on the slot that was hit, at TAIL when its owner is in the
-    forward, then `position`, `chain_hash`, `verify_token`; the skipped slot looks never stamped, or old.
-    Slots after both are shadows, `write_position` included.
+    Found by: `write-outside-row`; `real_kv_hash` on the slot that was hit, at TAIL if its owner is in the
+    forward, then `verify_token`, `position`, `chain_hash`; the skipped slot looks never stamped, or old.
+
+    Silent: everything else; the slots after both are shadows (`chain_hash`, `write_position`).
     """
     size, unit = stream.header.pool.page_size, stream.unit
     if size == 1:

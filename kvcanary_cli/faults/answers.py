@@ -174,9 +174,7 @@ def _match(answer: Answer, incidents: Sequence[dict[str, Any]]) -> Match:
     match = Match(answer=answer)
     if not near:
         return match
-    near.sort(
-        key=lambda index: (incidents[index]["kind"] not in kinds, first_seen(incidents[index]) or 0, index)
-    )
+    near.sort(key=lambda index: (_rank(answer, incidents[index]), first_seen(incidents[index]) or 0, index))
     best = incidents[near[0]]
     match.incident, match.others, match.found = near[0], near[1:], True
     match.named_right = best["kind"] in kinds
@@ -192,6 +190,12 @@ def _match(answer: Answer, incidents: Sequence[dict[str, Any]]) -> Match:
         if writer in innocent:
             match.blamed_rids.append(writer)
     return match
+
+
+def _rank(answer: Answer, incident: dict[str, Any]) -> int:
+    """Which incidents stand for a fault before others: those of its kind, then those of its effect."""
+    kind = incident["kind"]
+    return 0 if kind == answer.kind else 1 if kind in answer.also else 2
 
 
 def first_seen(incident: dict[str, Any]) -> int | None:

@@ -7,10 +7,11 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from kvcanary_cli.faults.guests import array, find_scene
+from kvcanary_cli.faults.guests import array
 from kvcanary_cli.faults.lanes import positions_of, tokens_of
 from kvcanary_cli.faults.ownership import Lane, Ownership
 from kvcanary_cli.faults.places import Step
+from kvcanary_cli.faults.scenes import find_scene
 from kvcanary_cli.faults.stream import Fault, NotApplicable, Stream
 from kvcanary_cli.faults.victims import next_read
 from kvcanary_cli.sim.tokens import VOCABULARY
@@ -21,9 +22,11 @@ MAX_DRIFT = 3
 
 
 def rollback_slip(stream: Stream) -> Generator[None, None, Fault]:
-    """K16: after a verify the length advances by more tokens than were accepted, so that rejected drafts stay.
+    """K16: after a verify the length advances by more tokens than were accepted: rejected drafts stay.
 
     Found by: `length-mismatch` at the next forward; `verify_token` alone on the drafts that were kept.
+
+    Silent: `chain_hash` and `position`: the drafts are a valid chain.
     """
     if not any(cell.event.accepted for cell in stream.cells if isinstance(cell.event, ev.Forward)):
         raise NotApplicable("no forward verifies drafts")
@@ -52,8 +55,10 @@ def rollback_slip(stream: Stream) -> Generator[None, None, Fault]:
 def position_drift(stream: Stream) -> Generator[None, None, Fault]:
     """K17: a lane's tokens go to the right slots with positions that are too high by a constant.
 
-    Found by: `position-drift`, and `write_position` at the lane's first token; then `position` on what it
-    wrote. The next token of the request is a shadow (`write_position`). Tokens, chain and table are right.
+    Found by: `position-drift`, and `write_position` on the lane's first token; then `position` on what it
+    wrote.
+
+    Silent: tokens, chain and table; the request's next token is a shadow (`write_position`).
     """
     step, (lane, slots, rest) = stream.pick(
         stream.middle(), partial(_read_lanes, stream), "no request that continues a chain is read again"
@@ -71,9 +76,12 @@ def position_drift(stream: Stream) -> Generator[None, None, Fault]:
 def wrong_input_token(stream: Stream) -> Generator[None, None, Fault]:
     """K18: a lane gets the pending token of another request as input; its KV is faithful to that token.
 
-    The forward gets the lane's expected ids where the trace has none. Found by: `write_token` at the write,
-    later `verify_token` on that slot where the trace tells the request's tokens. Nothing else, and no slot is
-    damaged.
+    The forward gets the lane's expected ids where the trace has none.
+
+    Found by: `write_token` at the write, later `verify_token` on that slot where the trace tells the
+    request's tokens.
+
+    Silent: the ledger, and every other check; no slot is damaged.
     """
     step, (lane, slots, _) = stream.pick(
         stream.middle(), partial(_read_lanes, stream), "no request that continues a chain is read again"

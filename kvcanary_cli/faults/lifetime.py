@@ -7,9 +7,10 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from kvcanary_cli.faults.guests import Guest, array, find_scene
+from kvcanary_cli.faults.guests import Guest, array
 from kvcanary_cli.faults.ownership import CACHE, Ownership
 from kvcanary_cli.faults.prefixes import prefix_scene
+from kvcanary_cli.faults.scenes import find_scene
 from kvcanary_cli.faults.stream import Cell, Fault, Stream
 from kvcanary_cli.faults.victims import private_victim
 from kvcanary_cli.trace import events as ev
@@ -18,10 +19,11 @@ from kvcanary_cli.trace import events as ev
 def dual_owner(stream: Stream) -> Generator[None, None, Fault]:
     """K01: the allocator hands a unit that a live request holds to a newcomer too, which writes it.
 
-    Found by: `alloc-held` at the allocation; `real_kv_hash` on the unit at TAIL of the newcomer's forward
-    when the victim is in it; then `chain_hash` on the unit (unless it starts at position 0), `position` when
-    the two positions differ, `verify_token`. The slot after the unit is a shadow. Everything else stays
-    silent.
+    Found by: `alloc-held` at the allocation; `real_kv_hash` on the unit at TAIL of the newcomer's forward if
+    the victim is in it; then `verify_token`, `position` where the two positions differ, `chain_hash` unless
+    the unit starts both chains.
+
+    Silent: everything else; the slot after the unit is a shadow.
     """
     victim = private_victim(stream, spare=1)
     newcomer = victim.scene.guest("newcomer", 1)
@@ -38,8 +40,9 @@ def dual_owner(stream: Stream) -> Generator[None, None, Fault]:
 def double_free(stream: Stream) -> Generator[None, None, Fault]:
     """K02: a request that gave its slots up gives some of them up again, or names them twice in one list.
 
-    Found by: `free-unheld` or `free-twice-in-list` at that event. No slot is damaged and every check is
-    silent.
+    Found by: `free-unheld` or `free-twice-in-list` at that event.
+
+    Silent: every check; no slot is damaged.
     """
     cell, rid, slots = _released(stream)
     yield
@@ -84,9 +87,10 @@ def _released(stream: Stream) -> tuple[Cell, str, list[int]]:
 def stale_mapping(stream: Stream) -> Generator[None, None, Fault]:
     """K03: a live row goes on naming a unit that was released from under it and has a new owner.
 
-    Found by: `row-names-released` at the first forward after the release; once the new owner has written, by
-    `position`, `chain_hash` and `verify_token` on the unit, as in K01. The slot after it is a shadow. The new
-    owner's allocation is legal.
+    Found by: `row-names-released` at the first forward after the release; once the new owner has written,
+    `verify_token`, `position` and `chain_hash` on the unit, as in K01.
+
+    Silent: the new owner's allocation, which is legal; the slot after the unit is a shadow.
     """
     scene = find_scene(stream, 4)
     holder, heir = scene.guest("holder", 3), scene.guest("heir", 1)
@@ -114,7 +118,9 @@ def early_shared_release(stream: Stream) -> Generator[None, None, Fault]:
     """K04: a request that shares a cached prefix is cancelled, and its exit also releases the others' hold.
 
     Found by: `free-unheld` at the second release (others hold the slots), `alloc-held` when they are handed
-    out again; then, in every reader and in sweeps, as K01. The slots after the unit are shadows.
+    out again; then, in every reader and in sweeps, as K01.
+
+    Silent: the leaver's own release; the slots after the unit are shadows.
     """
     scene, prefix = prefix_scene(stream, 3, prefix_units=2)
     tokens = prefix.tokens
@@ -149,8 +155,10 @@ def early_shared_release(stream: Stream) -> Generator[None, None, Fault]:
 def write_to_shared(stream: Stream) -> Generator[None, None, Fault]:
     """K05: a fork goes on in the partly filled last unit of its parent instead of in a copy.
 
-    Found by: `write-shared` at the fork's forward; at the parent's next forward `verify_token` on the two
-    slots that were written, `chain_hash` on the one after them, a shadow. `position` is silent.
+    Found by: `write-shared` at the fork's forward; `verify_token` at the parent's next one, on the two slots
+    that were written.
+
+    Silent: `position`; the slot after them is a shadow (`chain_hash`).
     """
     unit = stream.unit
     scene = find_scene(stream, 5)

@@ -8,8 +8,8 @@ from itertools import accumulate
 
 from msgspec.structs import replace
 
-from kvcanary_cli.faults.guests import Scene, find_scene
 from kvcanary_cli.faults.ownership import Ownership
+from kvcanary_cli.faults.scenes import Scene, find_scene
 from kvcanary_cli.faults.stream import Cell, Fault, NotApplicable, Stream
 from kvcanary_cli.trace import events as ev
 
@@ -20,8 +20,11 @@ GUEST_UNITS = 3
 def batch_limit(stream: Stream) -> Generator[None, None, Fault]:
     """C1: one batch is padded to a graph with more lanes than the write plan has requests.
 
-    A trace that states no `write_req_capacity` gets its largest batch as one. Found by the capacity check of
-    that forward. Checks and ledger stay silent.
+    A trace that states no `write_req_capacity` gets its largest batch as one.
+
+    Found by: the capacity check of that forward.
+
+    Silent: checks and ledger.
     """
     largest = max((_lanes(cell.event) for cell in _forwards(stream)), default=0)
     limit = _limit(stream, "write_req_capacity", largest)
@@ -37,8 +40,11 @@ def batch_limit(stream: Stream) -> Generator[None, None, Fault]:
 def token_limit(stream: Stream) -> Generator[None, None, Fault]:
     """C2: a prompt is added to a batch although the write plan has no entries left for its tokens.
 
-    Where no batch comes near the stated `write_entry_capacity`, a smaller one is stated instead. Found by the
-    capacity check of the (first) forward with more tokens. Checks and ledger stay silent.
+    Where no batch comes near the stated `write_entry_capacity`, a smaller one is stated instead.
+
+    Found by: the capacity check of the (first) forward with more tokens.
+
+    Silent: checks and ledger.
     """
     cells = [cell for cell in _forwards(stream) if cell.event.accepted is None]
     largest = max((_tokens(cell.event) for cell in cells), default=0)
@@ -73,8 +79,11 @@ def _comes_near(limit: int, scene: Scene, state: Ownership) -> bool:
 def draft_multiplier(stream: Stream) -> Generator[None, None, Fault]:
     """C3: the write plan was sized without the draft tokens that each lane of a verify writes.
 
-    Prefills are cut into chunks that fit such a plan. Found by the capacity check of the first verify that
-    does not. Checks and ledger stay silent.
+    Prefills are cut into chunks that fit such a plan.
+
+    Found by: the capacity check of the first verify that does not fit.
+
+    Silent: checks and ledger.
     """
     verifies = [cell for cell in _forwards(stream) if cell.event.accepted is not None]
     largest = max((_tokens(cell.event) for cell in verifies), default=0)
@@ -92,11 +101,11 @@ def draft_multiplier(stream: Stream) -> Generator[None, None, Fault]:
 
 
 def verify_blackout(stream: Stream) -> Generator[None, None, Fault]:
-    """C4: the verify plan has fewer entries than the prefixes of a batch, so that the server skips the whole
-    pass.
+    """C4: the verify plan has fewer entries than the prefixes of a batch, so the server skips that pass.
 
-    Found by the capacity check of the first such forward; replay itself verifies all. Checks and ledger stay
-    silent.
+    Found by: the capacity check of the first such forward.
+
+    Silent: checks and ledger; replay itself verifies all entries.
     """
     records, largest = [], 1
     for cell in _forwards(stream):

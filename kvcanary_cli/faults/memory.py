@@ -27,9 +27,10 @@ FIELDS: tuple[tuple[Literal["token", "position", "prev_hash"], int], ...] = (
 def unattributed_bytes(stream: Stream) -> Generator[None, None, Fault]:
     """K21: one bit of a slot's bytes, or of its stamp, flips, and no event says who did it.
 
-    Found by the next check of the slot, and by nothing before. Bytes: `real_kv_hash` alone, at TAIL. Stamp:
-    token gives `verify_token` on the slot, position gives `position`, prev-hash gives `chain_hash`; each also
-    gives `chain_hash` on the next slot, a shadow.
+    Found by: the next check of the slot. Bytes: `real_kv_hash` alone, at TAIL. Stamp: token gives
+    `verify_token` on the slot, position gives `position`, prev-hash gives `chain_hash`.
+
+    Silent: the ledger; the slot after a flipped stamp is a shadow.
     """
     step, (rid, slot) = stream.pick(
         stream.middle(), partial(_read_slots, stream), "no request reads a slot that it wrote before"

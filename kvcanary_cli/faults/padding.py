@@ -23,7 +23,9 @@ def pad_lane_write(stream: Stream) -> Generator[None, None, Fault]:
     """K15: in one or two forwards the padded part of a graph writes bytes over slots that a request reads.
 
     Found by: `pad-write` at each of them; `real_kv_hash` alone on these slots, at TAIL of the same forward
-    and of all that follow. Never a structural check.
+    and of all that follow.
+
+    Silent: every structural check.
     """
     need_bytes(stream)
     lack = "no forward has room for a padded lane while a request is read twice"

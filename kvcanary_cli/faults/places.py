@@ -57,7 +57,7 @@ class Survey:
     names: set[str] = field(default_factory=set)
 
     def session(self, rid: str, step: int) -> Session | None:
-        """The stay of `rid` to which forward `step` belongs."""
+        """The stay of `rid` during forward `step`, whether it has a lane in it or not."""
         index = self.steps[step].index
         return next((s for s in self.by_rid.get(rid, ()) if s.begin < index < s.end), None)
 

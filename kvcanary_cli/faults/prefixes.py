@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from kvcanary_cli.faults.guests import Guest, Scene, array, find_scene
+from kvcanary_cli.faults.guests import Guest, array
 from kvcanary_cli.faults.ownership import CACHE, CHAIN_HEAD, Ownership
+from kvcanary_cli.faults.scenes import Scene, find_scene
 from kvcanary_cli.faults.stream import Cell, Fault, NotApplicable, Stream
 from kvcanary_cli.sim.tokens import VOCABULARY
 from kvcanary_cli.trace import events as ev
@@ -136,8 +137,9 @@ def uncomputed_prefix(stream: Stream) -> Generator[None, None, Fault]:
     """K19: a prefix is published and read although the forward that should have written it never ran.
 
     Found by: `share-unwritten` when it is shared; the never-stamped look on fresh slots (`chain_hash` on the
-    first, `position` from position 1 on, `verify_token`), a foreign chain on recycled ones. The reader's
-    first own slot is a shadow (`write_position`).
+    first, `position` from position 1 on, `verify_token`), a foreign chain on recycled ones.
+
+    Silent: everything else; the reader's first own slot is a shadow (`write_position`).
     """
     what = lending(stream)
     yield
@@ -151,9 +153,10 @@ def uncomputed_prefix(stream: Stream) -> Generator[None, None, Fault]:
 def key_collision(stream: Stream) -> Generator[None, None, Fault]:
     """K20: a lookup returns the intact prefix of something else.
 
-    Other tokens: found by `share-token-mismatch` at the hit, and `verify_token` from the first token that
-    differs. Same tokens under another adapter: found by `key-mismatch` when the reader publishes what
-    follows; no check can see it. No slot is damaged.
+    Found by: other tokens: `share-token-mismatch` at the hit, and `verify_token` from the first token that
+    differs. Same tokens under another adapter: `key-mismatch` when the reader publishes what follows.
+
+    Silent: sweeps; with another adapter every check. No slot is damaged.
     """
     what = lending(stream, key={"adapter": "base"})
     yield

@@ -17,8 +17,9 @@ MAX_DISTANCE = 40  # units between the positions of the delivery and those of it
 def inflight_write_after_free(stream: Stream) -> Generator[None, None, Fault]:
     """K06: a cancelled request's last launch writes bytes into slots that already have a new owner.
 
-    Found by: `write-after-free` at that write; `real_kv_hash` alone on these slots, at TAIL of the new
-    owner's next forward. HEAD and every structural check stay silent.
+    Found by: `write-after-free` at that write; `real_kv_hash` alone, at TAIL of the new owner's next forward.
+
+    Silent: HEAD, and every structural check.
     """
     need_bytes(stream)
     victim = private_victim(stream, spare=0)
@@ -43,8 +44,9 @@ def late_remote_write(stream: Stream) -> Generator[None, None, Fault]:
     """K07: a transfer for a request that was cancelled lands in slots that already have a new owner.
 
     Found by: `xfer-to-old-epoch` when it lands. With stamps: `position` on the whole unit, by a constant
-    distance, `chain_hash` at its first slot, `verify_token`; the slot after it is a shadow; no
-    `real_kv_hash`. Bytes only: `real_kv_hash` alone, at TAIL.
+    distance, `chain_hash` on its first slot, `verify_token`. Bytes only: `real_kv_hash` alone, at TAIL.
+
+    Silent: `real_kv_hash` where the stamps came along; the slot after the unit is a shadow then.
     """
     victim = private_victim(stream, spare=0)
     former, transfer = stream.new_name("remote"), stream.new_name("transfer")

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from kvcanary_cli.faults.guests import Guest, Scene, array, find_scene
+from kvcanary_cli.faults.guests import Guest, array
 from kvcanary_cli.faults.prefixes import prefix_scene
+from kvcanary_cli.faults.scenes import Scene, find_scene
 from kvcanary_cli.faults.sources import hashed_sources, need_bytes
 from kvcanary_cli.faults.stream import Cell, Fault, Stream
 from kvcanary_cli.trace import events as ev
@@ -99,8 +100,10 @@ def store_source_race(stream: Stream) -> Generator[None, None, Fault]:
     """K08: slots are offloaded before the forward that writes them has run; a later request reloads that.
 
     Found by: `offload-unwritten` at the offload; after the reload, whatever was in the slots before: the
-    never-stamped look, or a foreign chain (`position`, `chain_hash`, `verify_token`). The slot after is a
-    shadow. The slots that were offloaded are right.
+    never-stamped look, or a foreign chain (`verify_token`, `position`, `chain_hash`).
+
+    Silent: the slots that were offloaded, which are right on the device; the slot after the restored ones is
+    a shadow.
     """
     what = restored(stream)
     yield
@@ -114,7 +117,9 @@ def reload_race(stream: Stream) -> Generator[None, None, Fault]:
     """K09: a request reads slots while the data for them is still on its way.
 
     Found by: `read-in-transfer` at that forward, where the slots look never stamped or have a former owner's
-    chain; later checks of them are clean. The slot written from that seed is a shadow (`write_position`,
+    chain.
+
+    Silent: later checks of these slots; the one written from that seed is a shadow (`write_position`,
     `chain_hash`).
     """
     remote = stream.rng.random() < 0.5
@@ -135,7 +140,8 @@ def torn_transfer(stream: Stream) -> Generator[None, None, Fault]:
     """K22: only the first unit of a reload or delivery arrives, and it counts as done.
 
     Found by: `reload-partial` or `xfer-partial`; from the cut on, old content or the never-stamped look.
-    Slots before the cut are right, the slot after the last one is a shadow.
+
+    Silent: the slots before the cut; the slot after the last one is a shadow.
     """
     remote = stream.rng.random() < 0.5
     what = restored(stream, remote=remote)
@@ -154,8 +160,12 @@ def torn_transfer(stream: Stream) -> Generator[None, None, Fault]:
 def missing_sidecar(stream: Stream) -> Generator[None, None, Fault]:
     """K23: a reload or delivery brings the main bytes and not those of a second source.
 
-    A trace with one hashed source gets a second one, `sidecar`. Found by: `reload-missing-sources` or
-    `xfer-missing-sources`; `real_kv_hash` alone, on every restored slot, at TAIL.
+    A trace with one hashed source gets a second one, `sidecar`.
+
+    Found by: `reload-missing-sources` or `xfer-missing-sources`; `real_kv_hash` alone, on every restored
+    slot, at TAIL.
+
+    Silent: every structural check.
     """
     need_bytes(stream)
     if len(hashed_sources(stream.header)) == 1:
@@ -177,8 +187,11 @@ def missing_sidecar(stream: Stream) -> Generator[None, None, Fault]:
 def dtype_scale(stream: Stream) -> Generator[None, None, Fault]:
     """K24: the two sides of a reload disagree on what the same bytes mean.
 
-    The header's sources and both sides declare type, element size and scale. Found by: `dtype-mismatch` from
-    the declarations alone. No slot is damaged and every check is silent.
+    The header's sources and both sides declare type, element size and scale.
+
+    Found by: `dtype-mismatch`, from the declarations alone.
+
+    Silent: every check; no slot is damaged.
     """
     stated = {"dtype": "bfloat16", "item_bytes": 2, "scale": "v1"}
     if any(
@@ -211,8 +224,10 @@ def _declared(source: ev.Source, stated: dict[str, object]) -> ev.Source:
 def geometry_mismatch(stream: Stream) -> Generator[None, None, Fault]:
     """K25: the sending side lays pages out in another order of slots, from a page size of its own.
 
-    Found by: `geometry-mismatch`; `position` on the slots that hold another token, in a pattern that repeats
-    with the page, `chain_hash` and `verify_token` too. The first and the last slot of a page are right.
+    Found by: `geometry-mismatch`; `position` and `verify_token` on the slots that hold another token, in a
+    pattern that repeats with the page, and `chain_hash`.
+
+    Silent: the first and the last slot of a page, which hold the right token; a last one is a shadow.
     """
     what = restored(stream)
     for cell in (*what.offloads, *what.loads):
@@ -239,9 +254,12 @@ def _interleaved(unit: int, units: int) -> list[int]:
 def overlay_restore(stream: Stream) -> Generator[None, None, Fault]:
     """K26: a restore is rounded down to a chunk edge and writes over a cached unit that others read.
 
-    The stored copy comes from a recomputation: the same tokens, other bytes. Found by:
-    `reload-over-published`; `real_kv_hash` alone on the unit, at TAIL of every reader and in sweeps. Nothing
-    else.
+    The stored copy comes from a recomputation: the same tokens, other bytes.
+
+    Found by: `reload-over-published`; `real_kv_hash` alone on the unit, at TAIL of every reader and in
+    sweeps.
+
+    Silent: every structural check, and the unit that was restored rightly.
     """
     need_bytes(stream)
     scene, prefix = prefix_scene(stream, 2 + 2, prefix_units=1)

@@ -8,10 +8,11 @@ from functools import partial
 import numpy as np
 from msgspec.structs import replace
 
-from kvcanary_cli.faults.guests import Scene, array, room
+from kvcanary_cli.faults.guests import array
 from kvcanary_cli.faults.lanes import with_slots
 from kvcanary_cli.faults.ownership import Lane, Ownership
 from kvcanary_cli.faults.places import Step
+from kvcanary_cli.faults.scenes import Scene, room
 from kvcanary_cli.faults.sources import need_bytes
 from kvcanary_cli.faults.stream import Fault, Stream
 from kvcanary_cli.faults.victims import next_read
@@ -25,9 +26,12 @@ MIN_SLOTS = 12
 def row_width(stream: Stream) -> Generator[None, None, Fault]:
     """C5: a request maps reserved slots past the end of its row, over the first columns of the next row.
 
+    After two forwards of the next row's request, that row is written anew.
+
     Found by: `spill` at the mapping; then, for the request of the next row, the never-stamped look or a
-    foreign chain in these columns. Its own slots are intact; the first one after the spilled columns is a
-    shadow. After two of its forwards the row is written anew.
+    foreign chain in these columns.
+
+    Silent: the slots of both requests, which are intact; the first one after the spilled columns is a shadow.
     """
     step, (lane, neighbour, own, then, scene) = stream.pick(
         stream.middle(),
@@ -83,7 +87,8 @@ def address_range(stream: Stream) -> Generator[None, None, Fault]:
     """C6: the address of a written token overflows, so that the forward writes past the pool.
 
     Found by: `slot-out-of-range` and bit 64 at the write; then the skipped slot looks never stamped, or old.
-    The slot after it is a shadow (`write_position`).
+
+    Silent: everything else; the slot after it is a shadow (`write_position`).
     """
     step, (lane, slots, kept) = stream.pick(
         stream.middle(), partial(_lanes_read_again, stream), "no request is read again after a forward"
@@ -122,8 +127,11 @@ def _lanes_read_again(stream: Stream, step: Step, state: Ownership) -> list[tupl
 def report_saturation(stream: Stream) -> Generator[None, None, Fault]:
     """C7: one cause damages more slots at once than the violation log has rows.
 
-    The header gets a log of a few rows; an unlogged writer replaces the bytes of a stretch of slots. Found
-    by: the lost rows of the next forward that reads them, `real_kv_hash` alone on the rows that are kept.
+    The header gets a log of a few rows; an unlogged writer replaces the bytes of a stretch of slots.
+
+    Found by: the count of the log, which exceeds its rows; `real_kv_hash` alone on the slots, at TAIL.
+
+    Silent: the ledger, and every structural check.
     """
     need_bytes(stream)
     step, (rid, slots) = stream.pick(

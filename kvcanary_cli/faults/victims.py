@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvcanary_cli.faults.guests import Scene, find_scene, room
 from kvcanary_cli.faults.ownership import Lane, Ownership
 from kvcanary_cli.faults.places import Step
+from kvcanary_cli.faults.scenes import Scene, find_scene, room
 from kvcanary_cli.faults.stream import Cell, NotApplicable, Stream
 
 VICTIM_UNITS = (

@@ -7,7 +7,8 @@ from collections.abc import Generator
 import numpy as np
 from msgspec.structs import replace
 
-from kvcanary_cli.faults.guests import Guest, array, find_scene
+from kvcanary_cli.faults.guests import Guest, array
+from kvcanary_cli.faults.scenes import find_scene
 from kvcanary_cli.faults.stream import Fault, NotApplicable, Stream
 from kvcanary_cli.trace import events as ev
 
@@ -15,9 +16,10 @@ from kvcanary_cli.trace import events as ev
 def window_mismatch(stream: Stream) -> Generator[None, None, Fault]:
     """K14: window slots that a request still reads are mapped for somebody else too, or unmapped under it.
 
-    Reused: found by `window-reused` at the mapping; `position`, `chain_hash`, `verify_token` in the SWA group
-    once the newcomer has written; the full group stays clean. Unmapped: found by `window-unmapped` at the
-    next forward; every check skips these entries, and no slot is damaged.
+    Found by: `window-reused` at the mapping, and `verify_token`, `position`, `chain_hash` in the SWA group
+    once the newcomer has written; or `window-unmapped` at the next forward.
+
+    Silent: the full group; where they are unmapped, every check: no slot is damaged then.
     """
     if not stream.has_window:
         raise NotApplicable("it has no sliding-window group")
