@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvcanary_cli.capacity.arguments import Given
 from kvcanary_cli.capacity.flags import PHASELESS_GRAPH_FLAGS
 from kvcanary_cli.capacity.inputs import Inputs, as_int, check_range
+from kvcanary_cli.capacity.origin import Origin
 from kvcanary_cli.capacity.tables import Tier, Version
 from kvcanary_cli.errors import nearest
+
+if TYPE_CHECKING:
+    from kvcanary_cli.capacity.server_log import Stated
 
 MAX_BS = "--cuda-graph-max-bs-decode"
 BS_LIST = "--cuda-graph-bs-decode"
@@ -35,6 +39,8 @@ class Graph(NamedTuple):
 def needs_gpu_default(inputs: Inputs) -> bool:
     """Whether the largest batch comes from the GPU's default."""
     decode = graph_config(inputs.given(GRAPH_CONFIG)).get("decode", {})
+    if _logged(inputs) is not None:
+        return False
     return not ("bs" in decode or "max_bs" in decode or inputs.given(BS_LIST) or inputs.given(MAX_BS))
 
 
@@ -48,12 +54,23 @@ def resolve_graph(inputs: Inputs, tier: Tier | None, *, limit: int | None, disag
     is_on = _is_on(inputs, decode, disaggregation)
     batch, setting = _given_batch(inputs, decode)
     if batch is None:
+        logged = _logged(inputs)
+        if tier is None and logged is not None:
+            batch = logged.value if limit is None else min(logged.value, limit)
+            inputs.note("cuda_graph_max_bs_decode", batch, Origin.LOG, logged.source)
+            return Graph(max_batch=batch, setting=setting, is_on=is_on)
         batch = 0 if tier is None else tier.graph_batch
         source = "server, by GPU memory"
         if limit is not None and limit < batch:
             batch, source = limit, "server, by --max-running-requests"
         inputs.default("cuda_graph_max_bs_decode", batch, source)
     return Graph(max_batch=batch, setting=setting, is_on=is_on)
+
+
+def _logged(inputs: Inputs) -> Stated | None:
+    """Upper bound of the largest batch by a start-up log: the write requests count it."""
+    log = inputs.request.log
+    return None if log is None else log.write_req or log.graph_batch
 
 
 def _given_batch(inputs: Inputs, decode: dict[str, Any]) -> tuple[int | None, str]:

@@ -33,6 +33,11 @@ class Inputs:
         """What the launch gives for a flag."""
         return self.request.arguments.values.get(flag)
 
+    def beats_log(self, flag: str) -> bool:
+        """Whether a flag is given outside of the config, whose flags a start-up log beats."""
+        given, config = self.given(flag), self.request.config
+        return given is not None and (config is None or given.place.file != config.path)
+
     def place(self, *flags: str) -> Place:
         """Where the first given of these flags stands; the command line if none is."""
         for flag in flags:

@@ -146,8 +146,9 @@ def resolve_context(inputs: Inputs, model: ModelChoice) -> int:
     Raises: UsageError or InputError where kvcanary's option and the server's flag disagree.
     """
     config, option = inputs.request.config, inputs.request.options.context_length
-    given = inputs.given(_CONTEXT)
-    if given is not None:
+    given, log = inputs.given(_CONTEXT), inputs.request.log
+    is_logged = log is not None and log.context is not None
+    if given is not None and (inputs.beats_log(_CONTEXT) or not is_logged):
         value = as_int(given)
         check_range(given, value, low=1)
         _check_context(inputs, model, given, value)
@@ -160,7 +161,6 @@ def resolve_context(inputs: Inputs, model: ModelChoice) -> int:
     if option is not None:
         inputs.note("context_length", option, Origin.FLAG, _CONTEXT)
         return option
-    log = inputs.request.log
     if log is not None and log.context is not None:
         inputs.note("context_length", log.context.value, Origin.LOG, log.context.source)
         return log.context.value

@@ -45,14 +45,14 @@ def resolve_prefill(inputs: Inputs, tier: Tier | None, attn_dp: int, model: Mode
     """Limits from the flags, else a log, else the GPU's tier; the chunk is split over data-parallel groups."""
     log = inputs.request.log
     max_tokens = inputs.count("max_prefill_tokens", MAX_PREFILL, default=_DEFAULT_PREFILL)
-    if log is not None and log.max_prefill is not None and inputs.given(MAX_PREFILL) is None:
+    if log is not None and log.max_prefill is not None and not inputs.beats_log(MAX_PREFILL):
         max_tokens = log.max_prefill.value
         inputs.note("max_prefill_tokens", max_tokens, Origin.LOG, log.max_prefill.source)
     forced_by = _forced_by(inputs, model)
     if forced_by is not None:
         inputs.default("chunked_prefill_size", -1, f"server: {forced_by}")
         return Prefill(chunk=-1, max_tokens=max_tokens, is_forced=True, forced_by=forced_by, total_chunk=-1)
-    if log is not None and log.chunk is not None and inputs.given(CHUNK) is None:
+    if log is not None and log.chunk is not None and not inputs.beats_log(CHUNK):
         # the log states the share of one rank already
         chunk = log.chunk.value
         inputs.note("chunked_prefill_size", chunk, Origin.LOG, log.chunk.source)

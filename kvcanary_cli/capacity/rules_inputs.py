@@ -11,7 +11,7 @@ def _log_differs(setup: Setup, sizes: Sizes) -> Hit | None:
     if not sizes.differing:
         return None
     parts = [
-        f"{name} is {logged:,} in the log and {computed:,} by the formula"
+        f"{name} is {logged:,} in the log and {computed:,} by flags and formula"
         for name, logged, computed in sizes.differing
     ]
     return Hit(

@@ -30,7 +30,7 @@ _FIELDS = {
 _VALUE = re.compile(
     r"(?<![A-Za-z0-9_.])(?:"
     + "|".join(f"(?P<{name}>{word})" for name, word in _FIELDS.items())
-    + r")=(-?\d+)"
+    + r")\s*[=:]\s*(-?\d+)"
 )
 # a line is looked at only if it can hold one of the above
 _START_UP = ("max_total_num_tokens", "install_canary", "_layer_tokens")
@@ -50,6 +50,8 @@ class LogFacts(NamedTuple):
     Args:
         ranks: names of the ranks that stated anything, empty where lines carry none.
         differing: fields that ranks state differently, with their values.
+        graph_batch: upper bound of the largest decode graph, which follows from the write requests.
+        is_past: whether flags were changed since, so that nothing is to be compared.
     """
 
     path: str
@@ -64,10 +66,19 @@ class LogFacts(NamedTuple):
     verify: Stated | None = None
     ranks: tuple[str, ...] = ()
     differing: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    graph_batch: Stated | None = None
+    is_past: bool = False
 
     def as_inputs(self) -> LogFacts:
-        """Only what still holds where flags change: the pool and the context."""
-        return LogFacts(path=self.path, tokens=self.tokens, swa_tokens=self.swa_tokens, context=self.context)
+        """What still holds where flags change: what the launch started from, and not what came of it."""
+        return self._replace(
+            running=None,
+            write_req=None,
+            write_entry=None,
+            verify=None,
+            graph_batch=self.write_req or self.graph_batch,
+            is_past=True,
+        )
 
 
 def read_log(path: str) -> LogFacts:
@@ -107,7 +118,7 @@ def _read_line(line: str, source: str, found: dict[str, dict[str, Stated]]) -> N
     rank = _RANK.search(plain)
     name = " ".join(rank[1].split()) if rank else ""
     for match in _VALUE.finditer(plain):
-        field = match.lastgroup or ""
+        field = next(name for name in _FIELDS if match[name] is not None)
         digits = match[match.re.groups]
         if len(digits) > _MOST_DIGITS or not -1 <= int(digits) <= MAX_COUNT:
             raise InputError(f"`{match[0][:60]}` is no size that a server can have", where=source)

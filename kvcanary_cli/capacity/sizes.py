@@ -62,7 +62,7 @@ def derive(setup: Setup) -> Sizes:
         tokens=pool.tokens,
         context=pool.context_length,
     )
-    log, stated = _LogCheck(), setup.log
+    log, stated = _LogCheck(setup), setup.log
     running_by = _running_by(setup, running)
     logged_running = log.checked("max_running_requests", stated and stated.running, running.requests)
     if logged_running != running.requests:
@@ -93,17 +93,33 @@ def derive(setup: Setup) -> Sizes:
 
 
 class _LogCheck:
-    """Compares what a start-up log states with what the formula gives; the log says what was."""
+    """Compares what a start-up log states with the flags and with what the formula gives.
 
-    def __init__(self) -> None:
+    The log says what was, so its sizes count; not so where flags already say that this is another launch.
+    """
+
+    def __init__(self, setup: Setup) -> None:
         self.differing: list[tuple[str, int, int]] = []
+        log = setup.log
+        if log is None or log.is_past:
+            self._is_same = True
+            return
+        for name, stated, used in (
+            ("max_total_num_tokens", log.tokens, setup.pool.tokens),
+            ("context_len", log.context, setup.pool.context_length),
+            ("chunked_prefill_size", log.chunk, setup.prefill.chunk),
+            ("max_prefill_tokens", log.max_prefill, setup.prefill.max_tokens),
+        ):
+            if stated is not None and stated.value != used:
+                self.differing.append((name, stated.value, used))
+        self._is_same = not self.differing
 
     def checked(self, name: str, stated: Stated | None, computed: int) -> int:
         """The value that counts."""
         if stated is None or stated.value == computed:
             return computed
         self.differing.append((name, stated.value, computed))
-        return stated.value
+        return stated.value if self._is_same else computed
 
 
 def _running_by(setup: Setup, running: Running) -> str:
