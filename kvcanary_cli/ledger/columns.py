@@ -2,6 +2,9 @@
 
 All start as zeros, so that slots nobody touches cost no memory: names are numbered from 1, cells from 1, event
 lines are 1-based, and a mark with line 0 was never set.
+
+Numba keeps compiled loops with these numbers inside, and looks at the loops' own files only: after a change here,
+delete `kvcanary_cli/ledger/__pycache__`.
 """
 
 # a slot; three cache lines: what most events touch, marks, writers

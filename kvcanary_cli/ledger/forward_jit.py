@@ -134,6 +134,36 @@ def _move_on(state, row, prefix, count, kept, strict, width):
 
 
 @njit(cache=True)
+def _follow_token(
+    slots, cells, counters, acts_for, window_slots, window_cells, window_counters, swa_map, leftovers,
+    cell, slot, writer, is_vacant, state, token, column, is_near, step, line,
+):  # fmt: skip
+    """One token in both groups; `is_vacant`: the row has no request, its former one writes. Returns flags."""
+    flags, how = _write_token(
+        slots, cells, counters, acts_for, leftovers, cell, slot, writer, state, token, column, step, line
+    )
+    if swa_map.size and how:
+        flags |= _write_window(
+            window_slots,
+            window_cells,
+            window_counters,
+            swa_map,
+            slot,
+            writer,
+            step,
+            line,
+            how,
+            column,
+            is_near,
+        )
+    if is_vacant:
+        flags &= ~c.LEFTOVER  # the row is still as the writer left it
+    elif cell < leftovers.size:
+        leftovers[cell] = 0
+    return flags
+
+
+@njit(cache=True)
 def follow_forward(book, window, swa_map, window_size, table, found, lanes, writes, facts):
     """A forward: judge its lanes, then its writes, record the writers and move the rows' lengths on.
 
@@ -149,13 +179,12 @@ def follow_forward(book, window, swa_map, window_size, table, found, lanes, writ
     Returns: how many lanes and how many tokens are flagged.
     """
     entries, leftovers, state, width = table
-    lane_flags, token_flags = found
     rows, prefix, lens, accepted = lanes
     written, tokens, positions, columns = writes
     slots, cells, counters, acts_for = book
     window_slots, window_cells, window_counters, _ = window
     step, line, chained, strict = facts
-    bad_lanes = _judge_lanes(book, entries, width, state, lane_flags, rows, prefix, lens, positions, chained)
+    bad_lanes = _judge_lanes(book, entries, width, state, found[0], rows, prefix, lens, positions, chained)
     counters[c.CALLS] += 1
     bad, i = 0, 0
     for lane in range(rows.size):
@@ -164,45 +193,15 @@ def follow_forward(book, window, swa_map, window_size, table, found, lanes, writ
         writer = state[row, c.ROW_FORMER] if name == c.NOBODY else name
         length = prefix[lane] + accepted[lane]
         for k in range(count):
-            slot, column = written[i], prefix[lane] + k
-            cell = row * width + column
-            flags = 0
-            if row and slot != -1:
-                flags, how = _write_token(
-                    slots,
-                    cells,
-                    counters,
-                    acts_for,
-                    leftovers,
-                    cell,
-                    slot,
-                    writer,
-                    columns[i],
-                    tokens[i],
-                    column,
-                    step,
-                    line,
-                )
-                if swa_map.size and how:
-                    is_near = length - window_size <= column < length
-                    flags |= _write_window(
-                        window_slots,
-                        window_cells,
-                        window_counters,
-                        swa_map,
-                        slot,
-                        writer,
-                        step,
-                        line,
-                        how,
-                        column,
-                        is_near,
-                    )
-                if name == c.NOBODY:
-                    flags &= ~c.LEFTOVER  # the row is still as its former request, the writer, left it
-                elif cell < leftovers.size:
-                    leftovers[cell] = 0
-            token_flags[i] = flags
+            flags, column = 0, prefix[lane] + k
+            if row and written[i] != -1:
+                is_near = length - window_size <= column < length
+                flags = _follow_token(
+                    slots, cells, counters, acts_for, window_slots, window_cells, window_counters, swa_map, leftovers,
+                    row * width + column, written[i], writer, name == c.NOBODY, columns[i], tokens[i], column,
+                    is_near, step, line,
+                )  # fmt: skip
+            found[1][i] = flags
             bad += flags != 0
             i += 1
         if row:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from kvcanary_cli.ledger.breach_log import BreachLog
 from kvcanary_cli.ledger.facts import overview, slot_facts
+from kvcanary_cli.ledger.host_store import HostStore
 from kvcanary_cli.ledger.judged import unjudged_rules
 from kvcanary_cli.ledger.names import Names
 from kvcanary_cli.ledger.ownership import Ownership
@@ -46,6 +47,7 @@ class Ledger:
         self._windows = Windows(self._state, self._rows)
         self._sharing = Sharing(self._state, self._rows, self._windows)
         self._transfers = Transfers(self._state, self._rows)
+        self._host = HostStore(self._state)
         self._ownership = Ownership(self._state, self._rows, self._windows)
         self._writes = Writes(self._state, self._rows, self._sharing, self._windows, self._transfers)
         self._events = 0
@@ -64,8 +66,8 @@ class Ledger:
             ev.Map: self._rows.map,
             ev.SwaMap: self._windows.remap,
             ev.Kv: self._writes.kv,
-            ev.Offload: self._transfers.offload,
-            ev.Reload: self._transfers.reload,
+            ev.Offload: self._host.offload,
+            ev.Reload: self._host.reload,
             ev.Xfer: self._transfers.xfer,
             ev.Sweep: self._sweep,
             ev.Gap: self._gap,

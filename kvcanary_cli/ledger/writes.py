@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvcanary_cli.ledger import columns as c
+from kvcanary_cli.ledger.arrivals import nowhere
 from kvcanary_cli.ledger.breach_log import Where
 from kvcanary_cli.ledger.forward_jit import (
     LANE_ACCEPTED,
@@ -98,7 +99,7 @@ class Writes:
         name = state.names.number(event.by)
         found = state.judge(table, slots, name)
         row = state.page.rid_row.get(event.by)
-        writes = Written(table, slots, *_nowhere(slots.size), row, event.by, "kv")
+        writes = Written(table, slots, *nowhere(slots.size), row, event.by, "kv")
         wrong = (found & _WHOSE) != 0
         if wrong.any():
             gave_up = np.array(
@@ -249,7 +250,7 @@ class Writes:
         if not inside.all():
             wild = slots[~inside]
             rules.slot_out_of_range(
-                state, where, Written(table, wild, *_nowhere(wild.size), None, None, "pad")
+                state, where, Written(table, wild, *nowhere(wild.size), None, None, "pad")
             )
         slots = slots[inside & (slots != 0)]
         if slots.size:
@@ -282,8 +283,3 @@ class Writes:
             if page > 0 and held.size:
                 self._state.lists_pages = bool((held > 0).all())
                 return
-
-
-def _nowhere(count: int) -> tuple[IntArray, IntArray]:
-    """Row entries and positions of writes that have none."""
-    return np.full(count, -1, np.int64), np.full(count, -1, np.int64)

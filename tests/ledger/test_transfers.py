@@ -54,6 +54,8 @@ def test_delivery_into_its_own_slots():
 def test_a_delivery_that_continues_names_the_tokens_before_it_too():
     driver = Driver(header()).feed([*ADDRESSED, done(at=1, tokens=[7, 8, 9])])
     assert [driver.ledger.slot("full", slot).token for slot in (4, 5)] == [8, 9]
+    part = Driver(header()).feed([*ADDRESSED, done(at=1, tokens=[7, 8], count=1)])
+    assert part.ledger.slot("full", 4).token == 7
 
 
 def test_delivery_into_slots_that_changed_hands():
