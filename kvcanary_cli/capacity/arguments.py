@@ -16,6 +16,9 @@ from kvcanary_cli.capacity.origin import Place
 from kvcanary_cli.errors import nearest
 
 _NOTHING: Mapping[str, Given] = MappingProxyType({})
+# What a shell would have put a value in place of
+_VARIABLE = re.compile(r"\$[\w{(@*#]|`")
+_NUMBERS = frozenset({"int", "float", "human_readable_int"})
 # argparse takes these for values and not for flags, as long as no flag looks like a number
 _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 
@@ -65,6 +68,11 @@ def parse_words(words: Sequence[str], table: FlagTable, place: Place) -> Argumen
     at = 0
     while at < len(rest):
         word = rest[at]
+        if not _is_flag(word) and is_variable(word):
+            # flags that the shell would put here
+            unknown[word] = None
+            at += 1
+            continue
         if not _is_flag(word):
             raise place.error(_stray(word, rest[at - 1] if at else None))
         spelled, has_value, attached = word.partition("=")
@@ -84,6 +92,11 @@ def parse_words(words: Sequence[str], table: FlagTable, place: Place) -> Argumen
                 place=place,
             )
     return Arguments(values=values, unknown=tuple(unknown))
+
+
+def is_variable(word: object) -> bool:
+    """Whether a shell would put something else in place of a word, or of a part of it."""
+    return isinstance(word, str) and _VARIABLE.search(word) is not None
 
 
 def _is_flag(word: str) -> bool:
@@ -139,6 +152,9 @@ def _value(flag: Flag, spelled: str, words: list[str], *, has_value: bool, place
         if flag.takes == "optional":
             return True
         raise place.error(f"`{spelled}` needs {'at least one value' if flag.takes == 'list' else 'a value'}")
+    variable = next((word for word in words if is_variable(word)), None)
+    if variable is not None and (flag.type in _NUMBERS or flag.choices):
+        return variable
     try:
         converted = [flag.convert(word) for word in words]
     except ValueError as error:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from kvcanary_cli.capacity.capacities import Capacity, capacities
 from kvcanary_cli.capacity.fixes import Fix, solve
 from kvcanary_cli.capacity.request import Request
-from kvcanary_cli.capacity.rule import Finding
+from kvcanary_cli.capacity.rule import Finding, no_changes
 from kvcanary_cli.capacity.rules import errors, find, of_severity
 from kvcanary_cli.capacity.setup import Setup, resolve
 from kvcanary_cli.capacity.sizes import Sizes, derive
@@ -33,6 +33,8 @@ def audit(request: Request) -> Audit:
     setup = resolve(request)
     sizes = derive(setup)
     check_stated(request, sizes)
+    if setup.pool.estimate is not None:
+        sizes = sizes._replace(flipping=_flipping(request))
     findings = find(setup, sizes)
     return Audit(
         request=request,
@@ -44,11 +46,24 @@ def audit(request: Request) -> Audit:
     )
 
 
+def _flipping(request: Request) -> tuple[str, ...]:
+    """Errors and warnings that depend on where in its range an estimated pool lies."""
+    fired: list[set[str]] = []
+    for end in ("smallest", "", "largest"):
+        setup = resolve(request._replace(options=request.options._replace(estimate_end=end)))
+        findings = of_severity(find(setup, derive(setup)), "error", "warning")
+        fired.append({finding.rule.id for finding in findings})
+    return tuple(sorted(fired[0].union(*fired) - fired[0].intersection(*fired)))
+
+
 def _fixes(request: Request, findings: list[Finding]) -> list[Fix]:
     """Fixes of what fails; where nothing does, of what may."""
     if errors(findings):
         return solve(request, "error")
-    return solve(request, "error", "warning") if of_severity(findings, "warning") else []
+    warned = [
+        finding for finding in of_severity(findings, "warning") if finding.rule.changes is not no_changes
+    ]
+    return solve(request, "error", "warning") if warned else []
 
 
 def check_stated(request: Request, sizes: Sizes) -> None:

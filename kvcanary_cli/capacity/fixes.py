@@ -46,7 +46,7 @@ def solve(request: Request, *severities: Severity) -> list[Fix]:
         least = search.least(changes)
         found.setdefault(frozenset((c.flag, c.value, c.is_removal) for c in least), least)
     ordered = sorted(found.values(), key=len)
-    if not ordered:
+    if not ordered and "warning" not in severities:
         # no setting makes the canary work with this launch
         sweeps = (Change(flag=SWEEP, value="0"),) if SWEEP in request.arguments.values else ()
         ordered = [off for off in [(canary_off(), *sweeps)] if search.passes(off)]

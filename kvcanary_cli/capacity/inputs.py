@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from kvcanary_cli.capacity.arguments import Given
+from kvcanary_cli.capacity.arguments import Given, is_variable
 from kvcanary_cli.capacity.flags import FlagValue
 from kvcanary_cli.capacity.numbers import MAX_COUNT, parse_int, parse_switch
 from kvcanary_cli.capacity.origin import COMMAND_LINE, Input, Origin, Place
 from kvcanary_cli.capacity.request import Request
+
+# A model that is not known is like one that is not in the table
+_MAY_BE_UNKNOWN = ("--model-path",)
 
 
 class Inputs:
@@ -30,8 +33,17 @@ class Inputs:
         self.missing.append(what)
 
     def given(self, flag: str) -> Given | None:
-        """What the launch gives for a flag."""
-        return self.request.arguments.values.get(flag)
+        """What the launch gives for a flag.
+
+        Raises: UsageError or InputError for a shell variable: what is looked up matters.
+        """
+        given = self.request.arguments.values.get(flag)
+        if given is not None and flag not in _MAY_BE_UNKNOWN and is_variable(given.value):
+            raise given.place.error(
+                f"`{given.spelled}` is `{given.value}`, a shell variable whose value is not known here",
+                hint=f"write the value in its place, or give `{given.spelled}` again after `--from-args --`",
+            )
+        return given
 
     def beats_log(self, flag: str) -> bool:
         """Whether a flag is given outside of the config, whose flags a start-up log beats."""

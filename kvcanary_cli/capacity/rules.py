@@ -6,6 +6,7 @@ An id is never reused; a new rule is a function and a row of one of the `rules_*
 from __future__ import annotations
 
 from kvcanary_cli.capacity.rule import Finding, Rule, Severity
+from kvcanary_cli.capacity.rules_checks import CHECK_RULES
 from kvcanary_cli.capacity.rules_entries import ENTRY_RULES
 from kvcanary_cli.capacity.rules_features import FEATURE_RULES
 from kvcanary_cli.capacity.rules_inputs import INPUT_RULES
@@ -21,6 +22,7 @@ RULES: tuple[Rule, ...] = (
     *REQUEST_RULES,
     *ENTRY_RULES,
     *FEATURE_RULES,
+    *CHECK_RULES,
     *LAYOUT_RULES,
     *VERIFY_RULES,
     *INPUT_RULES,

@@ -30,7 +30,25 @@ def _log_ranks(setup: Setup, sizes: Sizes) -> Hit | None:
     return Hit(text=f"ranks state different sizes: {'; '.join(parts)}", when="silently", setting="--from-log")
 
 
+def _pool_estimate(setup: Setup, sizes: Sizes) -> Hit | None:
+    if not sizes.flipping:
+        return None
+    return Hit(
+        text=f"the pool is an estimate, and {', '.join(sizes.flipping)} depends on where in its range it lies; "
+        "read max_total_num_tokens from a start-up log",
+        when="silently",
+        setting="--hf-config",
+    )
+
+
 INPUT_RULES = (
     Rule("log-differs", "warning", "a start-up log and the formula disagree", _log_differs, no_changes),
+    Rule(
+        "pool-estimate",
+        "warning",
+        "the verdict depends on where an estimated pool lies in its range",
+        _pool_estimate,
+        no_changes,
+    ),
     Rule("log-ranks", "info", "ranks of one log state different sizes", _log_ranks, no_changes),
 )

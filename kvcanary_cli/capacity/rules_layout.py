@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from kvcanary_cli.capacity import features as names
 from kvcanary_cli.capacity.changes import Change, leave_out, token_check_off
+from kvcanary_cli.capacity.memory_budget import MEMORY_FRACTION
 from kvcanary_cli.capacity.request import Request
 from kvcanary_cli.capacity.rule import ChangeSets, Hit, Rule, no_changes
-from kvcanary_cli.capacity.setup import MEMORY_FRACTION, Setup
+from kvcanary_cli.capacity.setup import Setup
 from kvcanary_cli.capacity.sizes import Sizes
 
 _KV_DTYPE = "--kv-cache-dtype"

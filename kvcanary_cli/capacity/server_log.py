@@ -7,7 +7,7 @@ for the server; for all else the first rank.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kvcanary_cli.capacity.numbers import MAX_COUNT
 from kvcanary_cli.errors import InputError
@@ -105,12 +105,13 @@ def read_log(path: str) -> LogFacts:
     if "tokens" not in found and "full_tokens" in found:
         found["tokens"] = found["full_tokens"]
     found.pop("full_tokens", None)
-    return LogFacts(
+    stated: dict[str, Any] = {name: _one(name, by_rank) for name, by_rank in found.items()}
+    facts = LogFacts(
         path=path,
         ranks=tuple(sorted({rank for by_rank in found.values() for rank in by_rank if rank})),
         differing=tuple(_differing(found)),
-        **{name: _one(name, by_rank) for name, by_rank in found.items()},
     )
+    return facts._replace(**stated)
 
 
 def _read_line(line: str, source: str, found: dict[str, dict[str, Stated]]) -> None:

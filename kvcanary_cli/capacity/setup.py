@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvcanary_cli.capacity.estimate import Budget
 from kvcanary_cli.capacity.features import Features, resolve_features
 from kvcanary_cli.capacity.gpu import GpuChoice, resolve_gpu
 from kvcanary_cli.capacity.graphs import Graph, needs_gpu_default, resolve_graph
 from kvcanary_cli.capacity.inputs import Inputs, as_int
-from kvcanary_cli.capacity.mem_fraction import Reserve, default_fraction
+from kvcanary_cli.capacity.memory_budget import memory_fraction, pool_budget
 from kvcanary_cli.capacity.model import ModelChoice, resolve_model
 from kvcanary_cli.capacity.origin import Input
 from kvcanary_cli.capacity.parallel import Parallel, resolve_parallel
@@ -30,7 +29,6 @@ from kvcanary_cli.errors import UsageError
 if TYPE_CHECKING:
     from kvcanary_cli.capacity.server_log import LogFacts
 
-MEMORY_FRACTION = "--mem-fraction-static"
 MAX_RUNNING = "--max-running-requests"
 CANARY = "--kv-canary"
 TOKEN_CHECK = "SGLANG_KV_CANARY_ENABLE_VERIFY_TOKEN_ASSERT"
@@ -124,10 +122,10 @@ def resolve(request: Request) -> Setup:
     prefill_graph = resolve_prefill_graph(inputs, prefill, model, parallel, disaggregation=disaggregation)
     kv_dtype = inputs.text("kv_cache_dtype", "--kv-cache-dtype", default="auto")
     kv_dtype = model.dtype if kv_dtype == "auto" else kv_dtype
-    fraction = _memory_fraction(
+    fraction = memory_fraction(
         inputs, gpu, parallel, prefill, graph, prefill_graph, speculation, model, limit, disaggregation
     )
-    budget = _budget(inputs, gpu, fraction, kv_dtype, parallel, speculation, model)
+    budget = pool_budget(inputs, gpu, fraction, kv_dtype, parallel, speculation, model)
     pool = resolve_pool(inputs, model, budget, is_blackwell=gpu.is_blackwell)
     is_radix_on = not inputs.switch("disable_radix_cache", "--disable-radix-cache")
     max_running, running_setting = _running_limit(inputs, limit, speculation, model)
@@ -223,69 +221,6 @@ def _canary(inputs: Inputs) -> Canary:
         is_off=mode == "none" and inputs.given(CANARY) is not None,
         is_token_check_on=inputs.env_switch("verify_token_check", TOKEN_CHECK),
         ring_capacity=inputs.env_count("ring_capacity", _RING, default=_DEFAULT_RING),
-    )
-
-
-def _memory_fraction(
-    inputs: Inputs,
-    gpu: GpuChoice,
-    parallel: Parallel,
-    prefill: Prefill,
-    graph: Graph,
-    prefill_graph: PrefillGraph,
-    speculation: Speculation,
-    model: ModelChoice,
-    limit: int | None,
-    disaggregation: str,
-) -> float | None:
-    """`--mem-fraction-static`, or what the server puts in its place; None where that needs an unknown GPU."""
-    given = inputs.given(MEMORY_FRACTION)
-    if given is not None:
-        value = given.value
-        if not isinstance(value, int | float) or not 0 < value < 1:
-            raise given.place.error(f"`{given.spelled}` is {value}, it is above 0 and below 1")
-        inputs.note("mem_fraction_static", value, given.place.origin, given.place.name(given.spelled))
-        return float(value)
-    if gpu.memory_mib is None:
-        return None
-    tokens = prefill.total_chunk if prefill.total_chunk > 0 else prefill.max_tokens
-    if disaggregation == "decode":
-        tokens = (limit or graph.max_batch or 1) * speculation.draft_tokens
-    return default_fraction(
-        Reserve(
-            gpu_mib=gpu.memory_mib,
-            tokens=tokens,
-            ranks=parallel.tp * parallel.pp,
-            attn_dp=parallel.attn_dp,
-            graph_batch=graph.max_batch if graph.is_on else 0,
-            prefill_buckets=len(prefill_graph.sizes) if prefill_graph.is_on else 0,
-            is_mla=model.family.pool in ("mla", "dsa"),
-            is_multimodal=not model.family.has_prefill_graph,
-        )
-    )
-
-
-def _budget(
-    inputs: Inputs,
-    gpu: GpuChoice,
-    fraction: float | None,
-    kv_dtype: str | None,
-    parallel: Parallel,
-    speculation: Speculation,
-    model: ModelChoice,
-) -> Budget:
-    """What an estimate of the pool rests on, should nobody state it."""
-    ratio = inputs.given("--swa-full-tokens-ratio")
-    is_off = inputs.is_on("--disable-hybrid-swa-memory") or model.family.window == "never"
-    return Budget(
-        gpu_mib=gpu.memory_mib,
-        fraction=fraction,
-        is_fraction_given=inputs.given(MEMORY_FRACTION) is not None,
-        kv_dtype=kv_dtype,
-        parallel=parallel,
-        has_draft=speculation.runners > 1,
-        ratio=float(ratio.value) if ratio is not None and isinstance(ratio.value, int | float) else None,
-        is_hybrid=not is_off,
     )
 
 

@@ -38,7 +38,9 @@ class Memory(NamedTuple):
 class Sizes(NamedTuple):
     """What the server would derive; `*_by` are the settings that decide.
 
-    `differing` are (name, logged, computed) where a log states something else; the logged value then counts.
+    Args:
+        differing: (name, logged, computed) where a log states something else; the logged value then counts.
+        flipping: rules that fire at one end of an estimated pool's range and not at the other.
     """
 
     running: Running
@@ -51,6 +53,7 @@ class Sizes(NamedTuple):
     verify_by: str
     memory: Memory
     differing: tuple[tuple[str, int, int], ...] = ()
+    flipping: tuple[str, ...] = ()
 
 
 def derive(setup: Setup) -> Sizes:

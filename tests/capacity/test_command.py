@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from kvcanary_cli.capacity.audit import audit
 from kvcanary_cli.capacity.command import read_args_file, read_command
 from kvcanary_cli.capacity.flags import flag_table
 from kvcanary_cli.capacity.origin import COMMAND_LINE
+from kvcanary_cli.capacity.request import make_request
 from kvcanary_cli.capacity.tables import find_version
 from kvcanary_cli.errors import InputError, UsageError
 
@@ -128,6 +130,48 @@ def test_open_quotes_in_a_file(tmp_path, text, line, message):
     with pytest.raises(InputError, match=message) as caught:
         read_args_file(path, TABLE)
     assert caught.value.where == f"{path}:{line}"
+
+
+def test_shell_variables_are_left_alone(tmp_path):
+    path = args_file(
+        tmp_path,
+        'sglang serve --port $PORT --model-path "$MODEL" --tp 8 $EXTRA "${MORE[@]}" --log-level ${LEVEL}\n',
+    )
+    found = read_args_file(path, TABLE)
+    assert values(found) == {
+        "--port": "$PORT",
+        "--model-path": "$MODEL",
+        "--tp-size": 8,
+        "--log-level": "${LEVEL}",
+    }
+    assert found.unknown == ("$EXTRA", "${MORE[@]}")
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        ("--tp $TP", "--tp` is `$TP"),
+        ("--chunked-prefill-size ${CHUNK}", "--chunked-prefill-size` is `${CHUNK}"),
+        ("--max-total-tokens=$N", "--max-total-tokens` is `$N"),
+        ("--cuda-graph-bs-decode $SIZES", "--cuda-graph-bs-decode` is `$SIZES"),
+        ("--mem-fraction-static $M", "--mem-fraction-static` is `$M"),
+        ("--kv-cache-dtype $(dtype)", "--kv-cache-dtype` is `$(dtype)"),
+    ],
+)
+def test_a_variable_in_place_of_a_number_that_matters(tmp_path, words, flag):
+    path = args_file(tmp_path, f"sglang serve {words}\n")
+    options = {"pool_tokens": "400000", "context_length": "4096", "gpu": "H100"}
+    with pytest.raises(InputError) as caught:
+        audit(make_request(args_file=path, **options))
+    assert f"`{flag}`, a shell variable whose value is not known here" in str(caught.value)
+    assert caught.value.where == path
+
+
+def test_a_variable_may_be_given_again(tmp_path):
+    path = args_file(tmp_path, "sglang serve --tp $TP --port $PORT\n")
+    options = {"pool_tokens": "400000", "context_length": "4096", "gpu": "H100"}
+    result = audit(make_request(args_file=path, command=["--tp", "4"], **options))
+    assert result.setup.parallel.tp == 4
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# only a comment\n"])
