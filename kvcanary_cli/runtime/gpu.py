@@ -9,7 +9,7 @@ Triton's interpreter, slowly, for tests on machines without a GPU.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ import torch
 from kvcanary_cli.kernels._layout import ExpectedInputs
 from kvcanary_cli.kernels.consts import (
     RING_WORDS,
-    STAMP_BYTES,
     STAMP_WORDS,
     WORD_KV_HASH,
     HashMode,
@@ -25,51 +24,28 @@ from kvcanary_cli.kernels.consts import (
 )
 from kvcanary_cli.kernels.fused import launch_verify_table
 from kvcanary_cli.kernels.log import ViolationLog
-from kvcanary_cli.kernels.memory_cpu import NO_WORDS
-from kvcanary_cli.kernels.plan_cpu import plan_writes
 from kvcanary_cli.kernels.plans import VerifyPlan, WritePlan
 from kvcanary_cli.kernels.targets import Target, Targets
 from kvcanary_cli.kernels.verify import launch_verify
 from kvcanary_cli.kernels.write import launch_write
 from kvcanary_cli.kernels.write_all import launch_write_all
-from kvcanary_cli.runtime.base import NUM_TAGS, Counters
+from kvcanary_cli.runtime.base import NUM_TAGS, Counters, Phase
 from kvcanary_cli.runtime.bytes_cpu import has_conflict
 from kvcanary_cli.runtime.bytes_gpu import launch_stamp_contexts
 from kvcanary_cli.runtime.calls import ForwardCall, IntArray, SweepCall
 from kvcanary_cli.runtime.devices import DeviceChoice
 from kvcanary_cli.runtime.expected import ExpectedTokens
+from kvcanary_cli.runtime.lane_plan import plan_lanes
 from kvcanary_cli.runtime.layout import HEAD, SWA, TAIL, GroupLayout, Layout, launch_tag, require_memory
+from kvcanary_cli.runtime.layout_gpu import RING_ROWS, device_layout
 from kvcanary_cli.runtime.memory_gpu import DeviceMemory
 from kvcanary_cli.runtime.mirrors import Mirrors
 from kvcanary_cli.runtime.page_table import PageTable
 from kvcanary_cli.runtime.staging import Staging, last_of_each
+from kvcanary_cli.runtime.step_graphs import StepGraphs
 
-# The log is emptied after each forward and can't grow while kernels write it; these 4 MiB hold more rows than
-# a forward of a few thousand lanes has tokens to complain about.
-RING_ROWS = 65_536
-
-LENGTH_GRAIN = (
-    512  # prefixes are rounded up to this many tokens when launches are sized, so that steps share a graph
-)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeviceLayout(Layout):
-    """A layout whose memory includes what the kernels need beside a run's own buffers."""
-
-    def memory_bytes(self) -> dict[str, int]:
-        """Bytes by purpose on a GPU before the first event."""
-        largest = max(group.num_slots for group in self.groups)
-        return {
-            **Layout.memory_bytes(self),
-            "ring": RING_ROWS * RING_WORDS * 8,
-            "seeds": largest * STAMP_BYTES,
-        }
-
-
-def device_layout(layout: Layout) -> DeviceLayout:
-    """The same layout, with the memory that it takes on a GPU."""
-    return DeviceLayout(**{field.name: getattr(layout, field.name) for field in fields(layout)})
+# Prefixes are rounded up to this many tokens when launches are sized, so that steps share a graph.
+LENGTH_GRAIN = 512
 
 
 def open_gpu(
@@ -118,10 +94,12 @@ class GpuRuntime(DeviceMemory):
         self._tag_counters = torch.zeros((NUM_TAGS, 2), dtype=torch.int64, device=device)
         self._tag_logs = [self._tag_log(tag) for tag in range(NUM_TAGS)]
         self._write_plans: dict[str, WritePlan] = {}
+        self._planned_from: dict[str, dict[str, torch.Tensor]] = {}
         self._seeds: dict[str, IntArray] = {}
         self._offsets: IntArray = np.zeros(1, np.int64)
-        self._num_lanes = np.zeros(1, np.int32)
+        self._longest_prefix = self._longest_lane = 0
         self._targets = self._group_targets()
+        self._graphs = StepGraphs(device)
         self._enabled = torch.ones(1, dtype=torch.int32, device=device)
         self._mark = {group.kind: np.zeros(group.num_slots, np.int64) for group in layout.groups}
         self._serial = 1
@@ -132,9 +110,60 @@ class GpuRuntime(DeviceMemory):
     def note_swa_map(self, full: IntArray) -> None:
         self._mirrors.note_swa_map(full)
 
+    def forward(self, call: ForwardCall) -> None:
+        if self.layout.sources:
+            super().forward(call)
+            return
+        # no bytes: nothing happens between the phases, and steps of one shape are one graph
+        self._expect_phase(Phase.IDLE, "forward")
+        self._call = call
+        self._send(call)
+        for group in self.layout.groups:
+            self._plan(group)
+        conflicts = {group.kind: self._has_conflict(group) for group in self.layout.groups}
+        if any(conflicts.values()):
+            self._conflicts = conflicts
+            self._mirrors.store(self._sent)
+            for phase in (HEAD, TAIL):
+                for group in self.layout.groups:
+                    self._check_and_stamp(phase, group)
+        else:
+            for group in self.layout.groups:
+                self._count_forward(group, call)
+            self._graphs.run(self._shape(), self._launch_forward)
+        self._call = None
+
+    def _launch_forward(self) -> None:
+        """Everything that a forward without bytes and conflicts launches."""
+        self._mirrors.store(self._sent)
+        for group in self.layout.groups:
+            half = self.layout.halves[0]
+            self._verify(group, HEAD, half, launch_tag(HEAD, half, group.kind))
+            self._write(group, HEAD, half, launch_tag(HEAD, half, group.kind))
+
+    def _count_forward(self, group: GroupLayout, call: ForwardCall) -> None:
+        entries, written = self.planned_entries(group, call), self._num_written(group)
+        for phase in (HEAD, TAIL):
+            for half in self.layout.halves:
+                tag = launch_tag(phase, half, group.kind)
+                self._count(tag, entries)
+                self._count(tag, written)
+
+    def _shape(self) -> tuple[object, ...]:
+        """All that the launches of a forward depend on, beside what they read from memory."""
+        lengths = (self._longest_prefix, self._longest_lane)
+        return (self._staging.shape, self._staging.generation, lengths, self._active().chain_positions)
+
     def _prepare(self, call: ForwardCall) -> None:
+        self._send(call)
+        self._mirrors.store(self._sent)
+
+    def _send(self, call: ForwardCall) -> None:
+        longest = int(call.prefix.max()) if call.prefix.size else 0
+        self._longest_prefix = -(-longest // LENGTH_GRAIN) * LENGTH_GRAIN
+        self._longest_lane = int(call.lens.max()) if call.lens.size else 0
         self._slots = {group.kind: self.in_group(group, call.slots) for group in self.layout.groups}
-        self._plan_writes(call)
+        self._offsets, self._seeds = plan_lanes(self.layout, self.table, self.swa_map, call)
         arrays = {
             "rows": call.rows,
             "prefix": call.prefix,
@@ -143,7 +172,7 @@ class GpuRuntime(DeviceMemory):
             "tokens": call.tokens,
             "positions": call.positions,
             **{_slots_of(kind): slots for kind, slots in self._slots.items()},
-            **{_seeds_of(kind): seeds for kind, seeds in self._seeds.items()},
+            **{f"seeds_{kind}": seeds for kind, seeds in self._seeds.items()},
         }
         if call.expected_tokens is not None and call.expected_positions is not None:
             arrays["expected_tokens"] = call.expected_tokens
@@ -151,35 +180,14 @@ class GpuRuntime(DeviceMemory):
         if call.valid_lens is not None:
             arrays["valid_lens"] = call.valid_lens
         self._sent = self._staging.send({**arrays, **self._mirrors.take_changes()})
-        self._mirrors.store(self._sent)
-
-    def _plan_writes(self, call: ForwardCall) -> None:
-        """Offsets and seeds of the lanes, found in the host's own table, which the device's copy equals."""
-        lanes = call.rows.size
-        self._offsets = np.zeros(max(lanes, 1) + 1, np.int64)
-        for group in self.layout.groups:
-            has_map = group.kind == SWA and self.layout.maps_window
-            # plans have room for a lane even where there is none
-            seeds = np.full(max(lanes, 1), -1, np.int64)
-            plan_writes(
-                call.rows,
-                call.prefix,
-                call.lens,
-                self.table.entries,
-                self.table.num_rows,
-                self.table.width,
-                has_map,
-                self.swa_map if has_map else NO_WORDS,
-                self._offsets,
-                seeds,
-                self._num_lanes,
-            )
-            self._seeds[group.kind] = seeds
 
     def _plan(self, group: GroupLayout) -> None:
+        if self._planned_from.get(group.kind) is self._sent:
+            return  # arrays of the same shape lie where the last ones lay
+        self._planned_from[group.kind] = self._sent
         self._write_plans[group.kind] = WritePlan(
             write_offsets=self._sent["offsets"],
-            write_seed_slot_indices=self._sent[_seeds_of(group.kind)],
+            write_seed_slot_indices=self._sent[f"seeds_{group.kind}"],
             # the low half of a small int64
             write_num_valid_reqs=self._sent["num_lanes"].view(torch.int32)[:1],
             verify_offsets=self._sent["offsets"],
@@ -197,9 +205,7 @@ class GpuRuntime(DeviceMemory):
         targets = self._targets.get((phase, half, group.kind))
         if targets is None:
             return
-        call = self._active()
         checks_tokens = "valid_lens" in self._sent
-        longest = int(call.prefix.max()) if call.prefix.size else 0
         launch_verify_table(
             targets=targets,
             req_pool_indices=self._sent["rows"],
@@ -210,14 +216,13 @@ class GpuRuntime(DeviceMemory):
             expected_tokens=self._mirrors.expected if checks_tokens else None,
             expected_valid_lens=self._sent["valid_lens"] if checks_tokens else None,
             token_id_vs_position_offset=self.layout.token_offset,
-            longest_prefix=-(-longest // LENGTH_GRAIN) * LENGTH_GRAIN,
+            longest_prefix=self._longest_prefix,
         )
 
     def _write(self, group: GroupLayout, phase: str, half: str, tag: LaunchTag) -> None:
         targets = self._targets.get((phase, half, group.kind))
         if targets is None:
             return
-        call = self._active()
         launch_write_all(
             targets=targets,
             plan=self._write_plans[group.kind],
@@ -225,8 +230,8 @@ class GpuRuntime(DeviceMemory):
             positions=self._sent["positions"],
             out_cache_loc=self._sent[_slots_of(group.kind)],
             expected_inputs=self._expected_inputs(),
-            chain_position_assert=call.chain_positions,
-            longest_lane=int(call.lens.max()) if call.lens.size else 0,
+            chain_position_assert=self._active().chain_positions,
+            longest_lane=self._longest_lane,
         )
 
     def _write_in_order(self, group: GroupLayout, phase: str, half: str, tag: LaunchTag) -> None:
@@ -390,7 +395,3 @@ class GpuRuntime(DeviceMemory):
 
 def _slots_of(kind: str) -> str:
     return f"slots_{kind}"
-
-
-def _seeds_of(kind: str) -> str:
-    return f"seeds_{kind}"

@@ -21,6 +21,10 @@ class Staging:
 
     Args:
         device: where arrays go; on "cpu" (Triton's interpreter) memory is not pinned.
+
+    Attributes:
+        shape: names and sizes of what was sent last. With an equal shape and `generation`, arrays lie where they
+            lay before.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -28,6 +32,8 @@ class Staging:
         self._is_cuda = device.type == "cuda"
         self._copied: torch.cuda.Event | None = torch.cuda.Event() if self._is_cuda else None
         self._allocate(_FIRST_WORDS)
+        self.generation = 0
+        self._lay_out(())
 
     def send(self, arrays: Mapping[str, IntArray]) -> dict[str, torch.Tensor]:
         """Copy arrays to the device, in stream order and without waiting for it.
@@ -38,24 +44,36 @@ class Staging:
         Returns:
             name -> [n] int64 on the device; what earlier calls returned is overwritten.
         """
-        starts, words = [], 0
-        for array in arrays.values():
-            starts.append(words)
-            words += -(-array.size // _GRAIN_WORDS) * _GRAIN_WORDS
+        shape = tuple((name, array.size) for name, array in arrays.items())
+        if shape != self.shape:
+            self._lay_out(shape)
         if self._copied is not None:
             self._copied.synchronize()  # the copy before may still be reading the pinned buffer
-        if words > self._host.size:
-            self._allocate(2 * words)
-        for start, array in zip(starts, arrays.values(), strict=True):
-            self._host[start : start + array.size] = array
-        if words:
-            self._on_device[:words].copy_(self._pinned[:words], non_blocking=True)
+        for place, array in zip(self._places, arrays.values(), strict=True):
+            self._host[place] = array
+        if self._words:
+            self._sent_part.copy_(self._pinned_part, non_blocking=True)
         if self._copied is not None:
             self._copied.record()
-        return {
-            name: self._on_device[start : start + array.size]
-            for start, (name, array) in zip(starts, arrays.items(), strict=True)
-        }
+        return self._views
+
+    def _lay_out(self, shape: tuple[tuple[str, int], ...]) -> None:
+        """Places of arrays with these names and sizes; steps of one shape keep them."""
+        starts, words = [], 0
+        for _name, number in shape:
+            starts.append(words)
+            words += -(-number // _GRAIN_WORDS) * _GRAIN_WORDS
+        if words > self._host.size:
+            if self._copied is not None:
+                self._copied.synchronize()
+            self._allocate(2 * words)
+            self.generation += 1
+        self.shape, self._words = shape, words
+        self._places = [
+            slice(start, start + number) for start, (_, number) in zip(starts, shape, strict=True)
+        ]
+        self._views = {name: self._on_device[p] for p, (name, _) in zip(self._places, shape, strict=True)}
+        self._pinned_part, self._sent_part = self._pinned[:words], self._on_device[:words]
 
     def _allocate(self, words: int) -> None:
         self._pinned = torch.zeros(words, dtype=torch.int64, pin_memory=self._is_cuda)
