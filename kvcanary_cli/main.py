@@ -26,6 +26,7 @@ COMMANDS = {
     "plant": "kvcanary_cli.commands.plant:plant",
     "selftest": "kvcanary_cli.commands.selftest:selftest",
     "doctor": "kvcanary_cli.commands.doctor:doctor",
+    "bench": "kvcanary_cli.commands.bench:bench",
 }
 ALIASES = {"synthesize": "synth"}
 

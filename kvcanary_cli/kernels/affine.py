@@ -2,7 +2,8 @@
 
 `h' = h * FACTOR + affine_input(token, position)`. A run of such steps is one pair (a, b), `h' = h * a + b`, and
 pairs are combined associatively: blocks of tokens are reduced side by side, then every block combines those before
-it and scans its own. The first token of a lane has a = 0, which cuts the lanes apart. Twins: `affine_cpu.py`, `affine_ref.py`.
+it and scans its own. The first token of a lane has a = 0, which cuts the lanes apart. Twins: `affine_cpu.py`,
+`affine_ref.py`.
 """
 
 from __future__ import annotations
