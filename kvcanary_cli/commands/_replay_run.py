@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from kvcanary_cli import settings
 from kvcanary_cli.errors import MissingError, UsageError, nearest
@@ -16,6 +18,9 @@ from kvcanary_cli.replay.capacities import Limits
 from kvcanary_cli.replay.options import CHECKS, ReplayOptions
 from kvcanary_cli.report.frame import Report
 from kvcanary_cli.runtime.devices import DeviceChoice, pick_device
+
+if TYPE_CHECKING:
+    from kvcanary_cli.replay.incidents import Incident  # loads numba, which may be missing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,21 +43,32 @@ class RunRequest:
     skip_bad_lines: bool = False
     seed: int = 0
     no_tokens: bool = False
-    history: tuple[str, int] | None = None
+    history: tuple[str | None, int] | None = None
     expect: str | None = None
 
 
-def run_command(request: RunRequest, progress: Progress) -> Report:
-    """Replay as asked; returns the report."""
+def run_command(
+    request: RunRequest,
+    progress: Progress,
+    on_finding: Callable[[dict[str, Any]], None] = lambda found: None,
+) -> Report:
+    """Replay as asked; returns the report.
+
+    Args:
+        on_finding: gets each incident in short as it turns up: step, kind, name, group, slots, pages.
+    """
     device = pick_device(request.device)
     cache_note = prepare_backend(device)
     # deferred until the device is known: numba on a CPU, torch and triton on a GPU
     from kvcanary_cli.faults.answers import read_answers
     from kvcanary_cli.replay.run import run_replay
     from kvcanary_cli.replay.source import open_source
+    from kvcanary_cli.report.incident_text import finding_line
+    from kvcanary_cli.report.incidents import finding_json
     from kvcanary_cli.report.replay import build_replay
 
     options = replay_options(request, device)
+    answers = read_answers(request.expect) if request.expect is not None else None
     started = time.monotonic()
     with (
         open_source(
@@ -64,15 +80,22 @@ def run_command(request: RunRequest, progress: Progress) -> Report:
         ) as source,
         interruptible() as stop,
     ):
+        page_size = source.header.pool.page_size
+
+        def tell(step: int, incident: Incident) -> None:
+            found = finding_json(step, incident, page_size)
+            progress.event(finding_line(found))
+            on_finding(found)
+
         result = run_replay(
             source.header,
             source.events,
             options,
             path=source.path,
-            on_progress=lambda step, entries, findings: progress.update(step, None, entries, findings),
+            on_progress=lambda step, entries, incidents: progress.update(step, None, entries, incidents),
+            on_incident=tell,
             should_stop=lambda: stop.requested,
         )
-        answers = read_answers(request.expect) if request.expect is not None else None
         reason = "; ".join(text for text in (device.reason, cache_note) if text)
         return build_replay(
             result,
@@ -88,6 +111,13 @@ def run_command(request: RunRequest, progress: Progress) -> Report:
             seconds=time.monotonic() - started,
             no_tokens=request.no_tokens,
             answers=answers,
+            asked={
+                "capacities": request.capacities,
+                "skip_bad_lines": request.skip_bad_lines,
+                "stop_on_violation": request.stop_on_violation,
+                "seed": request.seed,
+                "expect": request.expect,
+            },
         )
 
 
@@ -157,7 +187,11 @@ def _incremental(word: str | None, device: DeviceChoice) -> bool:
 
 
 def _required(words: str | None) -> tuple[str, ...]:
-    checks = tuple(word.strip() for word in words.split(",")) if words else ()
+    if words is None:
+        return ()
+    checks = tuple(word.strip() for word in words.split(",") if word.strip())
+    if not checks:
+        raise UsageError(f"`--require` names nothing, known are {', '.join(CHECKS)}")
     for check in checks:
         if check not in CHECKS:
             close = nearest(check, CHECKS)
@@ -166,6 +200,31 @@ def _required(words: str | None) -> tuple[str, ...]:
                 hint=f"did you mean {close}?" if close else None,
             )
     return checks
+
+
+def check_files(request: RunRequest, output: str | None) -> None:
+    """Refuse to write a report or a trace over a file that is read, or both into one file.
+
+    Raises: UsageError that names both; also for a name that is empty.
+    """
+    read = _files({"TRACE": request.path, "--expect": request.expect, "--capacities": request.capacities})
+    taken = {path: flag for flag, path in read}
+    for flag, path in _files({"--save-trace": request.save_trace, "--output": output}):
+        if path in taken:
+            raise UsageError(
+                f"`{flag}` would write over {path.name}, the file of `{taken[path]}`",
+                hint=f"`{flag}` takes a file of its own",
+            )
+        taken[path] = flag
+
+
+def _files(named: dict[str, str | None]) -> Iterator[tuple[str, Path]]:
+    """Flags and the files they name; standard streams and devices may be named twice."""
+    for flag, path in named.items():
+        if path == "":
+            raise UsageError(f"the file name of `{flag}` is empty")
+        if path is not None and path != "-" and not Path(path).is_char_device():
+            yield flag, Path(path).resolve()
 
 
 class StopRequest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,13 +14,12 @@ from kvcanary_cli.commands._options import (
     NoTokensOption,
     OutputOption,
     QuietOption,
-    SeedOption,
     StrictOption,
     ThreadsOption,
     VerboseOption,
     emit_options,
 )
-from kvcanary_cli.output import Format, emit, start_progress
+from kvcanary_cli.output import Format, emit, start_progress, write_line
 
 
 def replay(
@@ -86,19 +85,30 @@ def replay(
         int | None, typer.Option("--incident", metavar="N", min=1, help="Show incident N in full.")
     ] = None,
     slot: Annotated[
-        int | None, typer.Option("--slot", metavar="N", min=0, help="With --history: the slot to follow.")
+        int | None,
+        typer.Option(
+            "--slot",
+            metavar="N",
+            min=0,
+            help="With --history the slot to follow, with --incident the slot to show.",
+        ),
     ] = None,
-    group: Annotated[str, typer.Option("--group", metavar="full|swa", help="Group of --slot.")] = "full",
+    group: Annotated[
+        str | None,
+        typer.Option("--group", metavar="full|swa", help="Group of --slot; the pool's first if not given."),
+    ] = None,
     history: Annotated[bool, typer.Option("--history", help="Print every event of --slot in order.")] = False,
     slots: Annotated[bool, typer.Option("--slots", help="Print the table of corrupted slots.")] = False,
     heatmap: Annotated[bool, typer.Option("--heatmap", help="Print a map of the pool.")] = False,
     show_all: Annotated[bool, typer.Option("--all", help="Print every row of long tables.")] = False,
-    shadows: Annotated[bool, typer.Option("--shadows", help="List shadow slots too.")] = False,
+    shadows: Annotated[bool, typer.Option("--shadows", help="With --slots: list shadow slots too.")] = False,
     expect: Annotated[
         str | None,
         typer.Option("--expect", metavar="FILE", help="Compare what is found with an answer sheet."),
     ] = None,
-    seed: SeedOption = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", min=0, help="Seed of the model that runs a request trace.")
+    ] = 0,
     output_format: FormatOption = Format.text,
     output: OutputOption = None,
     quiet: QuietOption = False,
@@ -110,7 +120,8 @@ def replay(
 ) -> None:
     """Run a trace through the canary kernels.
 
-    Reports capacity violations and corrupted slots.
+    Reports incidents: which slots are damaged, whose, since when, by whom and why; and where the server's own
+    check has too little room.
 
     Example: kvcanary replay trace.jsonl --format json
     """
@@ -123,7 +134,7 @@ def replay(
         strict=strict,
     )
     # deferred: numba takes a second to import, --help must not pay for it
-    from kvcanary_cli.commands._replay_run import RunRequest, run_command
+    from kvcanary_cli.commands._replay_run import RunRequest, check_files, run_command
     from kvcanary_cli.report.replay_views import View, renderer
 
     request = RunRequest(
@@ -154,11 +165,20 @@ def replay(
         heatmap=heatmap,
         show_all=show_all,
         shadows=shadows,
+        group=group,
+        expects=expect is not None,
+        verbose=verbose,
     )
     view.check()
-    progress = start_progress("replay", options, no_progress=no_progress)
+    check_files(request, output)
+    progress = start_progress("replay", options, no_progress=no_progress, inputs={"trace": {"path": trace}})
+
+    def stream(found: dict[str, Any]) -> None:
+        if options.format is Format.jsonl:
+            write_line("progress", {"step": found["step"], "finding": found})
+
     try:
-        report = run_command(request, progress)
+        report = run_command(request, progress, stream)
     finally:
         progress.close()
     emit(report, renderer(report, view), options)

@@ -26,7 +26,7 @@ class ReplayOptions:
         required: checks without which the run is incomplete.
         threads: threads of the CPU backend; None: all cores.
         incremental: verify only what something touched since its last good check.
-        history: (group, slot) whose every event is kept.
+        history: (group, slot) whose every event is kept; None for the group is the pool's first.
     """
 
     device: DeviceChoice
@@ -40,4 +40,4 @@ class ReplayOptions:
     required: tuple[str, ...] = ()
     threads: int | None = None
     incremental: bool = False
-    history: tuple[str, int] | None = None
+    history: tuple[str | None, int] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from kvcanary_cli.errors import UsageError
 from kvcanary_cli.kernels.consts import HashMode
 from kvcanary_cli.ledger.ledger import Ledger
 from kvcanary_cli.replay.capacities import CapacityViolation, Limits, ring_saturation
@@ -14,10 +15,12 @@ from kvcanary_cli.replay.engine import Replay, Totals
 from kvcanary_cli.replay.history import SlotHistory
 from kvcanary_cli.replay.incidents import Incident
 from kvcanary_cli.replay.options import ReplayOptions
+from kvcanary_cli.replay.room import require_room
 from kvcanary_cli.replay.rules import Context
 from kvcanary_cli.replay.state import RunState, new_state
 from kvcanary_cli.replay.stories import Stories
 from kvcanary_cli.replay.violations import ViolationBatch
+from kvcanary_cli.replay.watch import Announce, Watch
 from kvcanary_cli.runtime.base import Counters
 from kvcanary_cli.runtime.layout import Layout, layout_of
 from kvcanary_cli.runtime.open import open_runtime
@@ -74,8 +77,9 @@ def run_replay(
     options: ReplayOptions,
     *,
     path: str,
-    on_progress: Progress = lambda steps, entries, findings: None,
+    on_progress: Progress = lambda steps, entries, incidents: None,
     on_violations: Callable[[ViolationBatch], None] = lambda batch: None,
+    on_incident: Announce | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> ReplayResult:
     """Replay a stream of events.
@@ -83,15 +87,19 @@ def run_replay(
     Args:
         header, events: an open trace, or a model's output; events come with their line number.
         path: name of the trace, for messages.
-        on_progress: called after each forward with steps, entries and findings so far.
+        on_progress: called after each forward with steps, entries and the incidents that `on_incident` told of.
+        on_incident: called with the step and the incident as each turns up; the result may know better.
         should_stop: asked before each event; True ends the run as interrupted.
 
     Raises:
         InputError: an event can't be acted on.
-        MissingError: the run does not fit the device.
+        MissingError: the run does not fit the device, or the host.
+        UsageError: `options.history` names a group or slot that the pool does not have.
     """
     layout = layout_of(header, hash_mode=options.hash_mode, ring_capacity=options.ring)
     is_gpu = options.device.kind == "cuda"
+    followed = followed_slot(layout, *options.history) if options.history is not None else None
+    require_room(layout, is_cpu=not is_gpu)
     state = new_state(layout, track_changes=is_gpu)
     runtime = open_runtime(
         options.device,
@@ -113,11 +121,22 @@ def run_replay(
     )
 
     def take(batch: ViolationBatch) -> None:
-        stories.add(batch)
+        new = stories.add(batch)
+        if watch is not None:
+            watch.note(len(new))
         on_violations(batch)
 
+    def context() -> Context:
+        return Context(
+            page_size=layout.page_size,
+            num_slots=layout.num_slots,
+            has_transfers=ev.Xfer in replay.totals.kinds,
+            has_offloads=ev.Offload in replay.totals.kinds,
+        )
+
+    watch = Watch(ledger, stories, context, on_incident) if on_incident is not None else None
     limits = merge_limits(options.limits, header)
-    history = SlotHistory(*options.history, state, ledger) if options.history is not None else None
+    history = SlotHistory(*followed, state, ledger) if followed is not None else None
     replay = Replay(
         runtime,
         state,
@@ -126,19 +145,17 @@ def run_replay(
         path=path,
         sweep_interval=options.sweep_interval,
         on_violations=take,
+        is_known=stories.is_known,
         history=history,
     )
     began_unknown = header.state == "unknown" or header.continues is not None
     if began_unknown:
         replay.begin_unknown()
-    stopped, limited, last_line = _feed(replay, events, options, on_progress, should_stop)
+    stopped, limited, last_line = _feed(replay, events, options, on_progress, should_stop, watch)
     saturated = ring_saturation(stories.total, layout.ring_capacity, max(0, replay.step))
-    context = Context(
-        page_size=layout.page_size,
-        num_slots=layout.num_slots,
-        has_transfers=ev.Xfer in replay.totals.kinds,
-        has_offloads=ev.Offload in replay.totals.kinds,
-    )
+    incidents = diagnose(ledger.breaches, stories.all(), context())
+    if watch is not None:
+        watch.tell(max(0, replay.step), incidents)
     return ReplayResult(
         layout=layout,
         limits=limits,
@@ -146,7 +163,7 @@ def run_replay(
         counters=runtime.finish(),
         stories=stories,
         ledger=ledger,
-        incidents=diagnose(ledger.breaches, stories.all(), context),
+        incidents=incidents,
         capacity_violations=replay.capacity.kept + ([saturated] if saturated else []),
         capacity_total=replay.capacity.total + (saturated is not None),
         digest_mismatches=replay.digest_mismatches,
@@ -166,6 +183,7 @@ def _feed(
     options: ReplayOptions,
     on_progress: Progress,
     should_stop: Callable[[], bool],
+    watch: Watch | None,
 ) -> tuple[str | None, dict[str, int], int]:
     """Apply events until they, a limit, a finding or the user ends the run."""
     line = 0
@@ -182,8 +200,10 @@ def _feed(
             return None, {"steps": options.limit_steps}, line
         replay.apply(line, event)
         if is_forward:
-            findings = totals.violations + replay.capacity.total
-            on_progress(totals.steps, totals.entries, findings)
+            if watch is not None:
+                watch.look(replay.step)
+            on_progress(totals.steps, totals.entries, watch.num_told if watch is not None else 0)
+            findings = totals.violations + replay.capacity.total + len(replay.ledger.breaches)
             if findings and options.stop_on_violation:
                 return "violation", {}, line
     return None, {}, line
@@ -211,6 +231,22 @@ def _full_of(state: RunState, window_slot: int) -> int | None:
         return None
     found = (state.swa_map == window_slot).nonzero()[0]
     return int(found[0]) if found.size else None
+
+
+def followed_slot(layout: Layout, group: str | None, slot: int) -> tuple[str, int]:
+    """The slot whose history is asked for; without a group that of the first one.
+
+    Raises: UsageError if the pool has no such group, or the group no such slot.
+    """
+    known = {found.kind: found.num_slots for found in layout.groups}
+    wanted = group if group is not None else next(iter(known))
+    if wanted not in known:
+        raise UsageError(f"`--group {wanted}` was asked for, the groups of this pool are {', '.join(known)}")
+    if not 0 <= slot < known[wanted]:
+        raise UsageError(
+            f"`--slot {slot}` was asked for, group {wanted} of this pool has slots 0 to {known[wanted] - 1}"
+        )
+    return wanted, slot
 
 
 def merge_limits(given: Limits, header: ev.Header) -> Limits:

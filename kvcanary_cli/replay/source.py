@@ -36,7 +36,9 @@ class Source:
     @property
     def bad_lines(self) -> list[int]:
         """Lines that were skipped."""
-        return list(self.reader.bad_lines) if self.reader else []
+        if self.reader is not None:
+            return list(self.reader.bad_lines)
+        return list(self.details.get("bad_lines", ()))
 
     @property
     def truncated(self) -> int | None:
@@ -60,8 +62,10 @@ def open_source(
     """Open a trace or a request trace, recognised by content.
 
     Args:
+        skip_bad_lines: go on after lines that can't be read, and count them.
         limit_requests: requests that the model schedules; a trace v1 is cut by the replay itself.
         save_trace: file that gets the model's events.
+        seed: of the model.
 
     Raises:
         InputError: the file can't be used.
@@ -78,7 +82,7 @@ def open_source(
         return
     from kvcanary_cli.sim.run import simulate_file  # deferred: a trace v1 needs no model
 
-    model = simulate_file(path, kind, limit_requests=limit_requests, seed=seed)
+    model = simulate_file(path, kind, limit_requests=limit_requests, skip_bad_lines=skip_bad_lines, seed=seed)
     if save_trace is None:
         events = _numbered(model.events)
         yield Source(

@@ -41,4 +41,16 @@ def _wrong(expectation: dict[str, Any]) -> list[str]:
         lines.append(f"  slots reported damaged that are not: {count(expectation['false_slots'])}")
     if expectation["blamed_rids"]:
         lines.append(f"  requests blamed that are innocent: {' '.join(expectation['blamed_rids'])}")
-    return lines
+    return lines + [line for fault in expectation["faults"] for line in _unmet(fault)]
+
+
+def _unmet(fault: dict[str, Any]) -> list[str]:
+    """Why one planted fault was not found, or by which name it was."""
+    what = f"  {title(fault['kind'])} at step {fault['step']}: "
+    if not fault["found"]:
+        return [what + "not found"]
+    if not fault["named_right"]:
+        return [what + f"found as {fault['found_as']}"]
+    if not fault["in_time"]:
+        return [what + f"seen at step {fault['first_seen_step']}, by {fault['found_by_step']} expected"]
+    return []

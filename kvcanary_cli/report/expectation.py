@@ -49,7 +49,7 @@ def summarise(matches: list[Match], findings: list[dict[str, Any]]) -> dict[str,
         "blamed_rids": blamed,
         "is_met": found == named == len(matches) and not spare and not false_slots and not blamed,
         "kinds": [_kind(kind, matches) for kind in sorted(planted)],
-        "faults": [_fault(match) for match in matches],
+        "faults": [_fault(match, findings) for match in matches],
     }
 
 
@@ -65,13 +65,14 @@ def _kind(kind: str, matches: list[Match]) -> dict[str, Any]:
     }
 
 
-def _fault(match: Match) -> dict[str, Any]:
+def _fault(match: Match, findings: list[dict[str, Any]]) -> dict[str, Any]:
     answer: Answer = match.answer
     return {
         "kind": answer.kind,
         "step": answer.step,
         "found": match.found,
         "named_right": match.named_right,
+        "found_as": None if match.incident is None else findings[match.incident]["kind"],
         "incident": None if match.incident is None else match.incident + 1,
         "first_seen_step": match.first_seen_step,
         "found_by_step": answer.found_by_step,

@@ -4,64 +4,128 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvcanary_cli.errors import UsageError
+from kvcanary_cli.kinds import KINDS, title
+from kvcanary_cli.report.again import again
 from kvcanary_cli.report.frame import Report, Sections
 from kvcanary_cli.report.replay_text import header, latency_text, verdict
 from kvcanary_cli.report.tables import Column, Table
-from kvcanary_cli.report.text import WIDTH, count, names, plural, ranges, window, wrap
+from kvcanary_cli.report.text import WIDTH, count, names, plural, ranges, to_ranges, window, wrap
 
 RULE = "=" * WIDTH
 LABEL = 12
+MOST_NAMED = 10  # requests that get a line each
 LEGEND = [
     "X damaged   s shadow: good, but its chain refers to a damaged slot",
     "o checked, good   ? held, not checked   . free",
 ]
 
 
-def render_incident(report: Report, number: int) -> Sections:
+def with_example(incident: dict[str, Any], slot: int | None, group: str | None) -> dict[str, Any]:
+    """The incident with another of its slots as the example.
+
+    Raises: UsageError if no check failed at that slot.
+    """
+    if slot is None:
+        return incident
+    wanted = group or incident["group"]
+    for story in incident["slot_stories"]:
+        if (story["slot"], story["group"]) == (slot, wanted):
+            return incident | {"example": story}
+    failed = [story["slot"] for story in incident["slot_stories"] if story["group"] == wanted]
+    where = (
+        f"checks failed at {ranges(to_ranges(failed), limit=6)}" if failed else "no slot of it failed a check"
+    )
+    raise UsageError(f"`--slot {slot}` was asked for, incident {incident['id']} has no such slot: {where}")
+
+
+def finding_line(found: dict[str, Any]) -> str:
+    """What is said of an incident when it turns up: `step 853: K07 late-remote-write, 16 slots of page 294`."""
+    window_group = " of the window group" if found["group"] == "swa" else ""
+    pages = _numbers("page", found["pages"], limit=4)
+    what = f"{found['kind']} {found['name']}, {plural(found['num_slots'], 'slot')} of {pages}"
+    return f"step {found['step']}: {what}{window_group}"
+
+
+def render_incident(report: Report, incident: dict[str, Any]) -> Sections:
     """The incident's page: breach, history of the slots, one slot field by field, cause, neighbourhood."""
-    incident = report["incidents"][number - 1]
     body: list[str | Table] = [RULE, *wrap(_headline(incident)), RULE]
     body += _moments(incident)
-    body += ["", *_holders(incident)]
-    body += ["", *_example(incident)]
+    body += ["", *_holders(incident, report)]
+    body += ["", *_example(incident, report)]
     body += ["", *_cause(incident)]
     body += ["", *_neighbourhood(incident)]
-    next_slot = incident["example"]["slot"] if incident["example"] else incident["slots"][0][0]
-    path = report["inputs"]["trace"]["path"]
-    group = " --group swa" if incident["group"] == "swa" and len(report["pool"]["groups"]) > 1 else ""
-    notes = [("next", f"kvcanary replay {path} --slot {next_slot}{group} --history")]
-    if not incident["kind"].startswith("unknown"):
-        notes.append(("next", f"kvcanary explain {incident['kind']}"))
     body += ["", _summary_line(incident)]
     return Sections(
-        header=header(report), body=body, status=_status(incident), notes=notes, verdict=verdict(report)
+        header=header(report),
+        body=body,
+        status=_status(incident),
+        notes=_next(report, incident),
+        verdict=verdict(report),
     )
+
+
+def _next(report: Report, incident: dict[str, Any]) -> list[tuple[str, str]]:
+    place = incident["example"] or {"slot": incident["slots"][0][0], "group": incident["group"]}
+    group = ["--group", place["group"]] if len(report["pool"]["groups"]) > 1 else []
+    notes = [("next", again(report["inputs"], "--slot", str(place["slot"]), *group, "--history"))]
+    notes.append(("next", f"kvcanary explain {incident['kind']}"))
+    return notes
 
 
 def render_history(report: Report) -> Sections:
-    """Every event of one slot, in order."""
+    """Every event of one slot, in order; checks that say the same at step after step are one row."""
     history = report["history"]
     columns = [Column("STEP", "right"), Column("LINE", "right"), Column("EPOCH", "right"), Column("EVENT")]
     columns += [Column("WHO"), Column("DETAILS")]
+    runs = _runs(history["moments"])
     rows = [
         [
-            str(moment["step"]),
-            "-" if moment["event"] is None else str(moment["event"]),
-            str(moment["epoch"]),
-            moment["what"],
-            moment["who"] or "-",
-            moment["text"] or "-",
+            window([run[0]["step"], run[-1]["step"]]),
+            "-" if run[0]["event"] is None else str(run[0]["event"]),
+            str(run[0]["epoch"]),
+            run[0]["what"] + (f" x {len(run)}" if len(run) > 1 else ""),
+            run[0]["who"] or "-",
+            run[0]["text"] or "-",
         ]
-        for moment in history["moments"]
+        for run in runs
     ]
-    title = (
-        f"slot {history['slot']} ({history['group']}), page {history['page']}: {plural(len(rows), 'event')}"
-    )
+    events = plural(len(history["moments"]), "event")
+    title = f"slot {history['slot']} ({history['group']}), page {history['page']}: {events}"
     body: list[str | Table] = [title, ""]
     body.append(Table(columns, rows) if rows else "  nothing is recorded of this slot")
     return Sections(
-        header=header(report), body=body, status=_history_status(history), notes=[], verdict=verdict(report)
+        header=header(report),
+        body=body,
+        status=_history_status(history),
+        notes=[("next", hint) for hint in _history_hints(report)],
+        verdict=verdict(report),
     )
+
+
+def _runs(moments: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    runs: list[list[dict[str, Any]]] = []
+    told = ("what", "who", "epoch", "text")
+    for moment in moments:
+        is_check = moment["what"].startswith("check")
+        if is_check and runs and all(moment[key] == runs[-1][-1][key] for key in told):
+            runs[-1].append(moment)
+        else:
+            runs.append([moment])
+    return runs
+
+
+def _history_hints(report: Report) -> list[str]:
+    """The incident that names the slot; the whole report where none does and something was found."""
+    history = report["history"]
+    for incident in report["incidents"]:
+        own = incident["group"] == history["group"] and any(
+            first <= history["slot"] <= last for first, last in incident["slots"] + incident["shadows"]
+        )
+        copies = [s for s in incident["slot_stories"] if s["group"] == history["group"]]
+        if own or any(story["slot"] == history["slot"] for story in copies):
+            return [again(report["inputs"], "--incident", str(incident["id"]))]
+    return [] if report["status"] == "pass" else [again(report["inputs"])]
 
 
 def _history_status(history: dict[str, Any]) -> str:
@@ -98,17 +162,30 @@ def _moments(incident: dict[str, Any]) -> list[str]:
         lines += _labelled(
             "seen", f"step {seen['step']}, {seen['launch']}{reader}: {', '.join(seen['bits'])}"
         )
-        lines += _labelled("latency", f"{latency_text(incident['latency_steps'])} steps")
+        latency = latency_text(incident["latency_steps"])
+        lines += _labelled("latency", f"{latency} step" + ("" if latency in ("1", "<=1") else "s"))
     return lines
 
 
-def _holders(incident: dict[str, Any]) -> list[str]:
-    lines = [f"pages {ranges(incident['pages'], limit=6)}, slots {ranges(incident['slots'], limit=6)}"]
+def _numbers(noun: str, pairs: list[list[int]], *, limit: int) -> str:
+    """`page 7`, `pages 7-9, 12`."""
+    is_one = len(pairs) == 1 and pairs[0][0] == pairs[0][1]
+    return f"{noun if is_one else noun + 's'} {ranges(pairs, limit=limit)}"
+
+
+def _holders(incident: dict[str, Any], report: Report) -> list[str]:
+    where = f"{_numbers('page', incident['pages'], limit=6)}, {_numbers('slot', incident['slots'], limit=6)}"
+    has_window = len(report["pool"]["groups"]) > 1
+    lines = wrap(where + (f", group {incident['group']}" if has_window else ""), indent="  ")
+    if incident["other_group_slots"]:
+        other = next(kind for kind in report["pool"]["groups"] if kind != incident["group"])
+        copies = _numbers("slot", incident["other_group_slots"], limit=6)
+        lines += _indented("and", [f"{copies} of group {other}: the same damage"])
     held = [
         f"{h['rid']} since step {h['since_step']}, epoch {h['epoch']}: {h['how']}"
         for h in incident["held_by"]
     ]
-    lines += _indented("held by", held or ["nobody, or not recorded"])
+    lines += _indented("held by", _first(held) or ["nobody, or not recorded"])
     writer = incident["writer"] or incident["last_writer"]
     if writer is None:
         lines += _indented("last writer", ["not recorded"])
@@ -132,7 +209,13 @@ def _holders(incident: dict[str, Any]) -> list[str]:
         f"{r['rid']} step {window(r['steps'])}, {plural(r['forwards'], 'forward')}"
         for r in incident["readers"]
     ]
-    return lines + _indented("read by", readers or ["nobody, while a check failed"])
+    return lines + _indented("read by", _first(readers) or ["nobody, while a check failed"])
+
+
+def _first(texts: list[str]) -> list[str]:
+    """The first of a long list, and how many more there are."""
+    left = len(texts) - MOST_NAMED
+    return texts if left <= 0 else [*texts[:MOST_NAMED], f"... {count(left)} more (--format json)"]
 
 
 def _indented(label: str, texts: list[str]) -> list[str]:
@@ -142,30 +225,38 @@ def _indented(label: str, texts: list[str]) -> list[str]:
     return lines
 
 
-def _example(incident: dict[str, Any]) -> list[str | Table]:
+def _example(incident: dict[str, Any], report: Report) -> list[str | Table]:
     example = incident["example"]
     if example is None:
         return ["no slot failed a check: the ledger alone tells of this"]
     rows = []
     for field in ("token", "position", "prev_hash"):
+        differs = field in example["differs"]
         if field not in example["stored"]:
-            rows.append([field, "*", "*", "differs" if field in example["differs"] else ""])
+            rows.append([field, "*", "*", "differs" if differs else ""])
             continue
         stored, expected = example["stored"][field], example["expected"].get(field)
-        differs = field in example["differs"]
         note = "not checked" if expected is None else "agrees"
         if differs:
             note = "differs" + _displacement(field, stored, expected)
         rows.append([field, "-" if expected is None else str(expected), str(stored), note])
-    hash_note = (
-        "differs from the bytes"
-        if "kv_hash" in example["differs"]
-        else "agrees with the bytes, or not checked"
-    )
-    rows.append(["kv_hash", "-", "-", hash_note])
-    title = f"slot {example['slot']}, position {example['position']}"
+    is_checked = "real_kv_hash" in report["coverage"]["checks"]
+    note = "differs from the bytes" if "kv_hash" in example["differs"] else "agrees with the bytes"
+    rows.append(["kv_hash", "-", "-", note if is_checked else "not checked"])
     columns = [Column("FIELD"), Column("EXPECTED", "right"), Column("STORED", "right"), Column("")]
-    return [title, Table(columns, rows)]
+    return [*wrap(_example_title(incident, example, report)), Table(columns, rows)]
+
+
+def _example_title(incident: dict[str, Any], example: dict[str, Any], report: Report) -> str:
+    """Where the example lies, and how many of the incident's slots fail as it does."""
+    page, offset = divmod(example["slot"], report["pool"]["page_size"])
+    group = f" of group {example['group']}" if len(report["pool"]["groups"]) > 1 else ""
+    where = f"slot {example['slot']}{group}, page {page} offset {offset}, position {example['position']}"
+    stories = [s for s in incident["slot_stories"] if s["group"] == example["group"] and not s["is_shadow"]]
+    alike = sum(story["differs"] == example["differs"] for story in stories)
+    if len(stories) < 2:
+        return where
+    return f"{where} ({count(alike)} of {count(len(stories))} slots fail like this, others: --slot N)"
 
 
 def _displacement(field: str, stored: int | str, expected: int | str | None) -> str:
@@ -179,9 +270,13 @@ def _cause(incident: dict[str, Any]) -> list[str]:
     lines = [f"{'cause'.ljust(LABEL)}{incident['name']}, evidence: {cause['strength']}"]
     for evidence in cause["evidence"]:
         is_for = "for" in evidence
-        text = evidence["text"] if is_for else f"{evidence['against']}: {evidence['text']}"
+        text = evidence["text"] if is_for else f"{_titled(evidence['against'])}: {evidence['text']}"
         lines += wrap(text, first=f"  {'+' if is_for else '-'}  ", indent=" " * 5)
     return lines
+
+
+def _titled(code: str) -> str:
+    return title(code) if code in KINDS else code
 
 
 def _neighbourhood(incident: dict[str, Any]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,6 +23,15 @@ from kvcanary_cli.replay.stories import SlotStory, Violation
 from kvcanary_cli.report.text import to_ranges
 
 UNKNOWN_NAME = "unknown-cause"
+
+TOKEN_IN_WORDS = re.compile(r"(\btoken |, expected |where it has )-?\d+")
+TOKEN_FACTS = frozenset({"have", "want", "token", "tokens"})
+"""Facts of a breach that are token ids."""
+
+
+def hide_tokens(text: str) -> str:
+    """A sentence without its token ids, which may be what a user wrote."""
+    return TOKEN_IN_WORDS.sub(r"\1*", text)
 
 
 def kind_name(code: str) -> str:
@@ -44,11 +54,12 @@ def incident_json(
         "slots": to_ranges(incident.slots),
         "num_slots": len(incident.slots),
         "pages": to_ranges(slot // page_size for slot in incident.slots),
+        "page_size": page_size,
         "is_damaged": incident.is_damaged,
         "shadows": to_ranges(incident.shadows),
         "other_group_slots": to_ranges(incident.other_slots),
-        "breach": _breach(incident.breaches[0]) if incident.breaches else None,
-        "breaches": [_breach(breach) for breach in incident.breaches],
+        "breach": _breach(incident.breaches[0], no_tokens) if incident.breaches else None,
+        "breaches": [_breach(breach, no_tokens) for breach in incident.breaches],
         "damaged_step": list(incident.damaged) if incident.damaged is not None else None,
         "seen": _seen(incident.seen),
         "latency_steps": latency(incident),
@@ -66,12 +77,29 @@ def incident_json(
             "kind": incident.kind,
             "strength": incident.strength.name.lower(),
             "evidence": [
-                {("for" if e.is_for else "against"): e.kind, "rule": e.rule, "text": e.text}
+                {
+                    ("for" if e.is_for else "against"): e.kind,
+                    "rule": e.rule,
+                    "text": hide_tokens(e.text) if no_tokens else e.text,
+                }
                 for e in incident.evidence
             ],
         },
         "example": example_json(example, no_tokens) if example is not None else None,
-        "slot_stories": [slot_json(story, incident, page_size, no_tokens) for story in incident.stories],
+        "slot_stories": _slots_json(incident, page_size, no_tokens),
+    }
+
+
+def finding_json(step: int, incident: Incident, page_size: int) -> dict[str, Any]:
+    """An incident in short, as it turns up at `step` of a run."""
+    return {
+        "step": step,
+        "kind": incident.kind,
+        "name": kind_name(incident.kind),
+        "group": incident.group,
+        "slots": to_ranges(incident.slots),
+        "num_slots": len(incident.slots),
+        "pages": to_ranges(slot // page_size for slot in incident.slots),
     }
 
 
@@ -101,39 +129,46 @@ def violation_json(violation: Violation, no_tokens: bool) -> dict[str, Any]:
     }
 
 
-def slot_json(story: SlotStory, incident: Incident, page_size: int, no_tokens: bool) -> dict[str, Any]:
-    """One slot of an incident: what failed first, and who held and wrote it then."""
-    return {
-        "slot": story.slot,
-        "page": story.slot // page_size,
-        "is_shadow": story.slot in set(incident.shadows),
-        "position": story.first.position,
-        "held_by": [holder.name for holder in story.facts.holders],
-        "writer": writer_json(story.facts.byte_writer),
-        "seen": _seen(story),
-        "violations": story.count,
-        "last_step": story.last_step,
-    }
+def _slots_json(incident: Incident, page_size: int, no_tokens: bool) -> list[dict[str, Any]]:
+    """Slots of an incident that failed a check: what failed first, and who held and wrote each then."""
+    shadows = {(incident.group, slot) for slot in incident.shadows}
+    copies = set(incident.other_slots)
+    return [
+        {
+            "slot": story.slot,
+            "group": story.group,
+            "page": story.slot // page_size,
+            "is_shadow": (story.group, story.slot) in shadows
+            or (story.group != incident.group and story.slot not in copies),
+            "position": story.first.position,
+            "held_by": [holder.name for holder in story.facts.holders],
+            "writer": writer_json(story.facts.byte_writer),
+            "seen": _seen(story),
+            "violations": story.count,
+            "last_step": story.last_step,
+            **_values(story, no_tokens),
+        }
+        for story in incident.stories
+    ]
 
 
 def example_json(story: SlotStory, no_tokens: bool) -> dict[str, Any]:
     """The slot that stands for its incident: stored against expected, field by field."""
-    first = story.first
-    differs = []
-    if story.bits & (BIT_VERIFY_TOKEN | BIT_WRITE_TOKEN):
-        differs.append("token")
-    if story.bits & (BIT_POSITION | BIT_WRITE_POSITION):
-        differs.append("position")
-    if story.bits & BIT_CHAIN_HASH:
-        differs.append("prev_hash")
-    if story.bits & BIT_KV_HASH:
-        differs.append("kv_hash")
+    place = {"slot": story.slot, "group": story.group, "position": story.first.position}
+    return place | _values(story, no_tokens)
+
+
+def _values(story: SlotStory, no_tokens: bool) -> dict[str, Any]:
+    fields = {
+        "token": BIT_VERIFY_TOKEN | BIT_WRITE_TOKEN,
+        "position": BIT_POSITION | BIT_WRITE_POSITION,
+        "prev_hash": BIT_CHAIN_HASH,
+        "kv_hash": BIT_KV_HASH,
+    }
     return {
-        "slot": story.slot,
-        "position": first.position,
-        "differs": differs,
-        "stored": _fields(first.stored, no_tokens),
-        "expected": _fields(first.expected, no_tokens),
+        "differs": [field for field, bits in fields.items() if story.bits & bits],
+        "stored": _fields(story.first.stored, no_tokens),
+        "expected": _fields(story.first.expected, no_tokens),
     }
 
 
@@ -174,7 +209,8 @@ def _example_story(incident: Incident) -> SlotStory | None:
     )
 
 
-def _breach(breach: Breach) -> dict[str, Any]:
+def _breach(breach: Breach, no_tokens: bool) -> dict[str, Any]:
+    facts = {key: value for key, value in breach.facts.items() if not (no_tokens and key in TOKEN_FACTS)}
     return {
         "step": breach.step,
         "event": breach.line,
@@ -185,7 +221,7 @@ def _breach(breach: Breach) -> dict[str, Any]:
         "victims": list(breach.victims),
         "row": breach.row,
         "positions": list(breach.positions) if breach.positions is not None else None,
-        "facts": breach.facts,
+        "facts": facts,
     }
 
 

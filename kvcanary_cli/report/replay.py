@@ -7,12 +7,12 @@ from typing import Any
 
 from kvcanary_cli.exits import Exit
 from kvcanary_cli.faults.answers import AnswerSheet
-from kvcanary_cli.replay.incidents import Strength
 from kvcanary_cli.replay.options import ReplayOptions
 from kvcanary_cli.replay.run import ReplayResult, checks_made
+from kvcanary_cli.report.again import again
 from kvcanary_cli.report.expectation import build_expectation
 from kvcanary_cli.report.frame import Report, base_report, finish
-from kvcanary_cli.report.incidents import incident_json, merged_ranges, violation_json
+from kvcanary_cli.report.incidents import hide_tokens, incident_json, merged_ranges, violation_json
 from kvcanary_cli.report.pool_map import heatmap, neighbourhood
 from kvcanary_cli.report.replay_text import render_replay
 from kvcanary_cli.report.text import count, plural
@@ -31,6 +31,7 @@ def build_replay(
     seconds: float,
     no_tokens: bool = False,
     answers: AnswerSheet | None = None,
+    asked: dict[str, Any] | None = None,
 ) -> Report:
     """The report of one replay.
 
@@ -40,11 +41,12 @@ def build_replay(
         truncated: line in which the trace ends, if it ends inside one.
         no_tokens: leave token ids out.
         answers: what was planted, to compare with what was found.
+        asked: further words of the command line that decide what is found.
     """
     layout = result.layout
     report = base_report(
         "replay",
-        inputs=_inputs(options, source),
+        inputs=_inputs(options, source) | _asked(asked or {}),
         pool={
             "slots": layout.num_slots,
             "pages": layout.num_slots // layout.page_size,
@@ -71,9 +73,9 @@ def build_replay(
     report["violation_log_rows"] = result.stories.ring_capacity
     report["memory_bytes"] = layout.memory_bytes()
     report["heatmap"] = heatmap(result)
-    report["history"] = _history(result)
+    report["history"] = _history(result, no_tokens)
     report["expectation"] = build_expectation(answers, report) if answers is not None else None
-    report["hints"] = _hints(result, source["path"])
+    report["hints"] = _hints(report)
     report["timing"] = {"seconds": round(seconds, 3)}
     return finish(report, *_codes(report, result))
 
@@ -105,6 +107,17 @@ def _inputs(options: ReplayOptions, source: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _asked(asked: dict[str, Any]) -> dict[str, Any]:
+    usual = {
+        "capacities": None,
+        "skip_bad_lines": False,
+        "stop_on_violation": False,
+        "seed": 0,
+        "expect": None,
+    }
+    return usual | asked
+
+
 def _coverage(
     result: ReplayResult, options: ReplayOptions, bad_lines: list[int], truncated: int | None
 ) -> dict[str, Any]:
@@ -124,6 +137,8 @@ def _coverage(
         "entries_planned": totals.entries,
         "entries_skipped": totals.unjudged,
         "sweeps": totals.sweeps,
+        "sweeps_in_trace": totals.sweeps
+        - (totals.steps // options.sweep_interval if options.sweep_interval else 0),
         "checks": made,
         "not_checked": [{"check": check, "why": why} for check, why in missing.items()],
         "sources": [
@@ -156,12 +171,19 @@ def _ledger(result: ReplayResult) -> dict[str, Any]:
     }
 
 
-def _history(result: ReplayResult) -> dict[str, Any] | None:
+def _history(result: ReplayResult, no_tokens: bool) -> dict[str, Any] | None:
     history = result.history
     if history is None:
         return None
     moments = [
-        {"step": m.step, "event": m.line, "what": m.what, "who": m.who, "epoch": m.epoch, "text": m.text}
+        {
+            "step": m.step,
+            "event": m.line,
+            "what": m.what,
+            "who": m.who,
+            "epoch": m.epoch,
+            "text": hide_tokens(m.text) if no_tokens else m.text,
+        }
         for m in history.moments
     ]
     page = history.slot // result.layout.page_size
@@ -173,8 +195,9 @@ def _incomplete(
 ) -> list[str]:
     """What was planned and not done, one sentence each."""
     reasons = []
-    if bad_lines:
-        reasons.append(f"{plural(len(bad_lines), 'bad line')} skipped")
+    skipped = [line for line in bad_lines if line != truncated]
+    if skipped:
+        reasons.append(f"{plural(len(skipped), 'bad line')} skipped")
     if truncated is not None:
         reasons.append(f"the trace ends inside line {count(truncated)}")
     for step, forwards, why in result.totals.gaps:
@@ -202,14 +225,37 @@ def _summary(result: ReplayResult, incidents: list[dict[str, Any]]) -> dict[str,
     }
 
 
-def _hints(result: ReplayResult, path: str) -> list[str]:
-    """Commands to go on with: the earliest incident whose cause is certain or strong."""
-    if not result.incidents:
+def _hints(report: Report) -> list[str]:
+    """Commands to go on with; there is one for everything that is no plain pass."""
+    incidents, expectation = report["incidents"], report["expectation"]
+    if expectation is not None and expectation["is_met"]:
         return []
-    sure = [i for i, incident in enumerate(result.incidents, 1) if incident.strength >= Strength.STRONG]
-    number = sure[0] if sure else 1
-    hints = [f"kvcanary replay {path} --incident {number}"]
-    kind = result.incidents[number - 1].kind
-    if kind != "unknown":
-        hints.append(f"kvcanary explain {kind}")
-    return hints
+    if incidents:
+        # the earliest incident whose cause is certain or strong
+        sure = [i for i in incidents if i["cause"]["strength"] in ("certain", "strong")]
+        chosen = (sure or incidents)[0]
+        page = again(report["inputs"], "--incident", str(chosen["id"]))
+        return [page, f"kvcanary explain {chosen['kind']}"]
+    kinds = list(dict.fromkeys(found["kind"] for found in report["capacity_violations"]))
+    if kinds:
+        return [f"kvcanary explain {kind}" for kind in kinds]
+    if report["digest_mismatches"]:
+        slot = report["digest_mismatches"][0]["slot"]
+        return [again(report["inputs"], "--slot", str(slot), "--history"), "kvcanary explain K21"]
+    return _gap_hints(report)
+
+
+def _gap_hints(report: Report) -> list[str]:
+    """How to go on after an incomplete run: the part that is whole, or what a missing check needs."""
+    coverage, inputs = report["coverage"], report["inputs"]
+    hints = []
+    ends = [gap["after_step"] + 1 for gap in coverage["gaps"]]
+    if coverage["truncated_line"] is not None:
+        ends.append(coverage["steps"] - 1)
+    whole = min(ends, default=0)
+    if whole > 0 and set(coverage["bad_lines"]) <= {coverage["truncated_line"]}:
+        hints.append(again(inputs | {"limit_steps": whole, "skip_bad_lines": False}))
+    if coverage["stopped"] == "interrupted":
+        hints.append(again(inputs))
+    missing = [check for check in inputs["require"] if check not in coverage["checks"]]
+    return hints + [f"kvcanary explain {check}" for check in missing]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from kvcanary_cli.kinds import title
 from kvcanary_cli.report.frame import Annotation, Report, Sections
 from kvcanary_cli.report.tables import Column, Table
-from kvcanary_cli.report.text import count, names, percent, plural, ranges, window, wrap
+from kvcanary_cli.report.text import count, names, percent, plural, ranges, size, to_ranges, window, wrap
 
 MAX_ROWS = 50  # rows of a table before the rest is a count; totals are always the true ones
 RIGHT: Literal["right"] = "right"
@@ -16,7 +17,7 @@ def render_replay(report: Report, *, show_all: bool = False) -> Sections:
     """Text of a replay report; `show_all` prints every row of its tables."""
     most = len(report["incidents"]) if show_all else MAX_ROWS
     body: list[str | Table] = [*_coverage_lines(report), ""]
-    body += _capacity_table(report["capacity_violations"])
+    body += _capacity_table(report)
     body += _digest_table(report["digest_mismatches"])
     body += incident_table(report, most)
     while body and body[-1] == "":
@@ -27,7 +28,7 @@ def render_replay(report: Report, *, show_all: bool = False) -> Sections:
         status=_status(report),
         notes=_notes(report),
         verdict=verdict(report),
-        annotations=[_annotation(incident) for incident in report["incidents"]],
+        annotations=_annotations(report),
     )
 
 
@@ -55,9 +56,7 @@ def _coverage_lines(report: Report) -> list[str]:
     lines += wrap(" ".join(_check_words(c)), first=first, indent=" " * 27)
     lines += _server_lines(report)
     if c["sweeps"]:
-        interval = report["inputs"]["sweep_interval"]
-        every = f", every {plural(interval, 'step')}" if interval else ", where the trace asks for one"
-        lines.append(f"  sweeps     {c['sweeps']:>13,}{every}")
+        lines.append(f"  sweeps     {c['sweeps']:>13,}{_sweeps_note(c, report['inputs']['sweep_interval'])}")
     breaches = plural(report["summary"]["breaches"], "breach", "breaches")
     lines.append(f"  ledger     {c['ledger']['events']:>13,} events followed, {breaches}")
     for gap in c["not_checked"]:
@@ -83,7 +82,7 @@ def _server_lines(report: Report) -> list[str]:
     planned = report["coverage"]["entries_planned"]
     seen = max(planned - 2 * sum(found["need"] for found in blind), 0)
     worst = max(blind, key=lambda found: found["need"])
-    steps = ranges(_joined(report["coverage"]["server_skipped_steps"]), limit=4)
+    steps = ranges(to_ranges(report["coverage"]["server_skipped_steps"]), limit=4)
     return [
         f"  server     {seen:>13,} of these entries ({percent(seen, planned)}): it skips steps {steps} whole",
         f"             C4 verify-blackout: up to {count(worst['need'])} entries asked, "
@@ -91,14 +90,13 @@ def _server_lines(report: Report) -> list[str]:
     ]
 
 
-def _joined(steps: list[int]) -> list[list[int]]:
-    pairs: list[list[int]] = []
-    for step in steps:
-        if pairs and pairs[-1][1] == step - 1:
-            pairs[-1][1] = step
-        else:
-            pairs.append([step, step])
-    return pairs
+def _sweeps_note(coverage: dict[str, Any], interval: int) -> str:
+    asked, own = coverage["sweeps_in_trace"], coverage["sweeps"] - coverage["sweeps_in_trace"]
+    if not own:
+        return ", where the trace asks for one"
+    return f", every {plural(interval, 'step')}" + (
+        f", and {count(asked)} that the trace asks for" if asked else ""
+    )
 
 
 def _steps_note(coverage: dict[str, Any]) -> str:
@@ -125,19 +123,20 @@ def _check_words(coverage: dict[str, Any]) -> list[str]:
     return words
 
 
-def _capacity_table(found: list[dict[str, Any]]) -> list[str | Table]:
+def _capacity_table(report: Report) -> list[str | Table]:
+    found, total = report["capacity_violations"], report["summary"]["capacity_violations"]
     if not found:
         return []
+    # the log that fills up belongs to the whole run, not to a batch
     rows = [
         [
             item["kind"],
             count(item["step"]),
-            count(item["batch"]),
-            count(item["tokens"]),
+            count(item["batch"]) if item["batch"] else "-",
+            count(item["tokens"]) if item["batch"] else "-",
             item["capacity"] + (f" ({item['group']})" if item["group"] else ""),
             count(item["need"]),
             count(item["limit"]),
-            item["flag"],
         ]
         for item in found[:MAX_ROWS]
     ]
@@ -149,10 +148,11 @@ def _capacity_table(found: list[dict[str, Any]]) -> list[str | Table]:
         Column("CAPACITY"),
         Column("NEED", RIGHT),
         Column("LIMIT", RIGHT),
-        Column("FLAG"),
     ]
-    more = [f"  ... {count(len(found) - MAX_ROWS)} more (--format json)"] if len(found) > MAX_ROWS else []
-    return [plural(len(found), "capacity violation"), "", Table(columns, rows), *more, ""]
+    more = [f"  ... {count(total - len(rows))} more (--format json)"] if total > len(rows) else []
+    flags = {item["capacity"]: item["flag"] for item in found}
+    set_by = [f"  {capacity} is set by {flag}" for capacity, flag in flags.items()]
+    return [plural(total, "capacity violation"), "", Table(columns, rows), *more, *set_by, ""]
 
 
 def _digest_table(found: list[dict[str, Any]]) -> list[str | Table]:
@@ -160,8 +160,8 @@ def _digest_table(found: list[dict[str, Any]]) -> list[str | Table]:
         return []
     columns = [Column("SLOT", RIGHT), Column("SOURCE"), Column("LAST GOOD", RIGHT), Column("SEEN", RIGHT)]
     rows = [[str(i["slot"]), i["source"], count(i["since_step"]), count(i["step"])] for i in found[:MAX_ROWS]]
-    title = f"{plural(len(found), 'digest')} of the real pool changed without a write"
-    return [title, "", Table(columns, rows), ""]
+    headline = f"{plural(len(found), 'digest')} of the real pool changed without a write"
+    return [headline, "", Table(columns, rows), ""]
 
 
 def incident_table(report: Report, most: int = MAX_ROWS) -> list[str | Table]:
@@ -170,9 +170,9 @@ def incident_table(report: Report, most: int = MAX_ROWS) -> list[str | Table]:
     if not incidents:
         return []
     summary = report["summary"]
-    title = f"{plural(summary['incidents'], 'incident')}, {plural(summary['slots'], 'slot')} damaged"
+    headline = f"{plural(summary['incidents'], 'incident')}, {plural(summary['slots'], 'slot')} damaged"
     if summary["shadows"]:
-        title += f", {plural(summary['shadows'], 'shadow')}"
+        headline += f", {plural(summary['shadows'], 'shadow')}"
     columns = [
         Column("#", RIGHT),
         Column("KIND"),
@@ -190,7 +190,7 @@ def incident_table(report: Report, most: int = MAX_ROWS) -> list[str | Table]:
     if summary["violations"] > report["violation_log_rows"]:
         kept, total = count(report["violation_log_rows"]), count(summary["violations"])
         extra.append(f"the log keeps {kept} of {total} violations in full (--ring); counts are exact")
-    return [title, "", Table(columns, rows, indent=1), *extra]
+    return [headline, "", Table(columns, rows, indent=1), *extra]
 
 
 def _incident_row(incident: dict[str, Any]) -> list[str]:
@@ -211,6 +211,22 @@ def latency_text(latency: list[int | None] | None) -> str:
     if latency is None or latency[1] is None:
         return "-"
     return str(latency[1]) if latency[0] == latency[1] else f"<={latency[1]}"
+
+
+def _annotations(report: Report) -> list[Annotation]:
+    """One a finding; with an answer sheet only the frame's own, where it is not met."""
+    if report["expectation"] is not None:
+        return []
+    capacity = {item["kind"]: item for item in reversed(report["capacity_violations"])}
+    return [_annotation(incident) for incident in report["incidents"]] + [
+        Annotation(
+            level="error",
+            title=title(kind),
+            message=f"step {item['step']}: {item['capacity']} needs {count(item['need'])}, "
+            f"limit {count(item['limit'])} ({item['flag']})",
+        )
+        for kind, item in capacity.items()
+    ]
 
 
 def _annotation(incident: dict[str, Any]) -> Annotation:
@@ -236,7 +252,7 @@ def _status(report: Report) -> str:
             return "the rules of ownership were broken; no slot is damaged yet"
         return "the server's canary has less room than these steps need"
     if report["status"] == "incomplete":
-        return "no fault found in what was checked; see `missing`"
+        return "no fault found in what was checked; see `missing` for what was not"
     if coverage["not_checked"]:
         return "no fault found in what was checked; see `not checked`"
     return "clean: everything that was asked was checked, nothing failed"
@@ -245,10 +261,10 @@ def _status(report: Report) -> str:
 def _expectation_status(expectation: dict[str, Any]) -> str:
     planted = plural(expectation["planted"], "planted fault")
     found, named = count(expectation["found"]), count(expectation["named_right"])
-    wrong = (
-        "" if expectation["is_met"] else f"; {count(expectation['not_planted'])} reported that nobody planted"
-    )
-    return f"of {planted} {found} found, {named} named right{wrong}"
+    text = f"of {planted} {found} found, {named} named right"
+    if expectation["not_planted"]:
+        text += f"; {plural(expectation['not_planted'], 'incident')} that nobody planted"
+    return text
 
 
 def _notes(report: Report) -> list[tuple[str, str]]:
@@ -260,6 +276,22 @@ def _notes(report: Report) -> list[tuple[str, str]]:
         notes.append(("why", "the server skips verification of such a step and only warns"))
     notes += [("next", hint) for hint in report["hints"]]
     return notes
+
+
+def setting_lines(report: Report) -> list[str]:
+    """What `-v` adds: the settings that decided the run, and the memory that it took."""
+    inputs, rows = report["inputs"], report["violation_log_rows"]
+    ring = "given by --ring" if inputs["ring"] is not None else "the trace's, or the default"
+    memory = ", ".join(
+        f"{part.replace('_', ' ')} {size(used)}" for part, used in report["memory_bytes"].items()
+    )
+    return [
+        f"  hash       {inputs['hash']}",
+        f"  verify     {inputs['verify']}",
+        f"  log        {count(rows)} rows, {ring}",
+        *wrap(memory, first="  memory     "),
+        *[f"  {key:<10} {value}" for key, value in sorted(report["tool"].items()) if value is not None],
+    ]
 
 
 def verdict(report: Report) -> dict[str, object]:
@@ -277,6 +309,8 @@ def verdict(report: Report) -> dict[str, object]:
         keys["unchecked"] = ",".join(gap["check"] for gap in coverage["not_checked"])
     if coverage["limited"]:
         keys["limited"] = ",".join(f"{key}:{value}" for key, value in coverage["limited"].items())
+    if coverage["stopped"]:
+        keys["stopped"] = coverage["stopped"]
     if coverage["bad_lines"]:
         keys["bad_lines"] = len(coverage["bad_lines"])
     if coverage["gaps"]:

@@ -45,10 +45,24 @@ def build_selftest(plan: Plan, trials: list[Trial], backend: dict[str, Any], sec
         "clean_findings": sum(t.spare for t in clean),
     }
     report["unmet"] = [_unmet(t) for t in trials if not t.is_met]
+    report["hints"] = _hints(report)
     report["timing"] = {"seconds": round(seconds, 3)}
     missing = report["summary"]["kinds"] - report["summary"]["kinds_planted"]
     codes = [Exit.FINDINGS if report["unmet"] else Exit.PASS, Exit.INCOMPLETE if missing else Exit.PASS]
     return finish(report, *codes)
+
+
+def _hints(report: Report) -> list[str]:
+    """How to see the first failure by itself; else where the kinds that had no place have one."""
+    if report["unmet"]:
+        first = report["unmet"][0]
+        trace = f"kvcanary synth t.jsonl --scenario {first['scenario']} --steps {report['inputs']['steps']}"
+        trace += f" --seed {first['seed']}"
+        if first["kind"] == CLEAN:
+            return [trace, "kvcanary replay t.jsonl"]
+        return [f"{trace} --fault {first['kind']}", "kvcanary replay t.jsonl --expect t.faults.json"]
+    missing = [kind["kind"] for kind in report["kinds"] if not kind["planted"]]
+    return [f"kvcanary selftest --kinds {','.join(missing)} --scenarios all"] if missing else []
 
 
 def _kind(kind: str, planted: list[Trial]) -> dict[str, Any]:
@@ -114,7 +128,7 @@ def render_selftest(report: Report) -> Sections:
         header=[("selftest", what), ("backend", f"{backend['name']} on {backend['device']}{reason}")],
         body=body,
         status=_status(report),
-        notes=[],
+        notes=[("next", hint) for hint in report["hints"]],
         verdict={
             "planted": summary["planted"],
             "found": summary["found"],
