@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from kvcanary_cli.faults.guests import Guest, array
 from kvcanary_cli.faults.ownership import CACHE, Ownership
-from kvcanary_cli.faults.prefixes import prefix_scene
-from kvcanary_cli.faults.scenes import find_scene
-from kvcanary_cli.faults.stream import Cell, Fault, Stream
+from kvcanary_cli.faults.prefixes import prefix_scene, quiet_units
+from kvcanary_cli.faults.scenes import Scene, find_scene
+from kvcanary_cli.faults.stream import Cell, Fault, NotApplicable, Stream
 from kvcanary_cli.faults.victims import private_victim
 from kvcanary_cli.trace import events as ev
 
@@ -85,13 +85,32 @@ def _released(stream: Stream) -> tuple[Cell, str, list[int]]:
 
 
 def stale_mapping(stream: Stream) -> Generator[None, None, Fault]:
-    """K03: a live row goes on naming a unit that was released from under it and has a new owner.
+    """K03: a live row, or the prefix cache, goes on naming a unit that was released and has a new owner.
 
-    Found by: `row-names-released` at the first forward after the release; once the new owner has written,
-    `verify_token`, `position` and `chain_hash` on the unit, as in K01.
+    Found by: `row-names-released` at the first forward after the release, `tree-names-released` for the
+    cache; once the new owner has written, `verify_token`, `position` and `chain_hash` on the unit, as in K01;
+    a sweep shows `position` and `chain_hash` only.
 
     Silent: the new owner's allocation, which is legal; the slot after the unit is a shadow.
     """
+    quiet: dict[int, list[list[int]]] = {}
+
+    def fits(scene: Scene, state: Ownership) -> bool:
+        begin = scene.steps[0].index
+        quiet[begin] = quiet_units(stream, state, begin)
+        return bool(quiet[begin])
+
+    if stream.rng.random() < 0.5:
+        try:
+            scene = find_scene(stream, 1, steps=1, fits=fits)
+        except NotApplicable:
+            return (yield from _stale_row(stream))
+        return (yield from _stale_entry(stream, scene, stream.rng.choice(quiet[scene.steps[0].index])))
+    return (yield from _stale_row(stream))
+
+
+def _stale_row(stream: Stream) -> Generator[None, None, Fault]:
+    """K03 in a live row."""
     scene = find_scene(stream, 4)
     holder, heir = scene.guest("holder", 3), scene.guest("heir", 1)
     holder.enter(scene.before)
@@ -111,7 +130,26 @@ def stale_mapping(stream: Stream) -> Generator[None, None, Fault]:
     heir.swap_slots(heir.own, slots)
     free = holder.cells["free"]
     free.event = replace(free.event, slots=array(kept))
-    return Fault(slots=slots, at=written, rid=holder.rid, writer=heir.rid, found=first)
+    return Fault(slots=slots, at=written, rid=holder.rid, writer=heir.rid, found=first, variant="row")
+
+
+def _stale_entry(stream: Stream, scene: Scene, slots: list[int]) -> Generator[None, None, Fault]:
+    """K03 in the prefix cache: its hold is gone, its entry is not."""
+    heir = scene.guest("heir", 1)
+    heir.enter(scene.before)
+    written = heir.forward(scene.before, stream.unit)
+    heir.leave(scene.before)
+    yield
+    stream.before(heir.cells["bind"], ev.Free(by=CACHE, slots=array(slots)))
+    heir.swap_slots(heir.own, slots)
+    return Fault(
+        slots=slots,
+        at=written,
+        writer=heir.rid,
+        found=heir.cells["alloc"],
+        involved=[CACHE],
+        variant="tree",
+    )
 
 
 def early_shared_release(stream: Stream) -> Generator[None, None, Fault]:

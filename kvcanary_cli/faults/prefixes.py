@@ -42,6 +42,31 @@ def cached_prefixes(stream: Stream, state: Ownership, begin: int, end: int, unit
     ]
 
 
+def quiet_units(stream: Stream, state: Ownership, begin: int) -> list[list[int]]:
+    """Units that only the cache holds, that are swept after a place, and that no event names any more.
+
+    The first unit of a prefix is left out: a foreign chain that starts there too looks right to a sweep.
+    """
+    later = [cell.event for cell in stream.cells[begin:]]
+    if not any(isinstance(event, ev.Sweep) for event in later):
+        return []
+    named = set(stream.used)
+    for event in later:
+        if isinstance(event, ev.Alloc | ev.Share | ev.Publish | ev.Evict | ev.Free | ev.Hold):
+            named.update(event.slots.tolist())
+    unit = stream.unit
+    chains = [
+        [slot for slot in _chain(state, last, position)[-unit:] if _is_good(stream, state, slot)]
+        for last, (position, _) in sorted(state.cached.items())
+        if position >= unit and position % unit == unit - 1
+    ]
+    return [
+        chain
+        for chain in chains
+        if len(chain) == unit and not any(s in named or state.holders_of(s) != {CACHE} for s in chain)
+    ]
+
+
 def _is_good(stream: Stream, state: Ownership, slot: int) -> bool:
     has_window = not stream.has_window or slot in state.swa_of
     return slot in state.content and slot not in stream.used and has_window
@@ -136,8 +161,9 @@ def lending(stream: Stream, key: dict[str, str] | None = None) -> Lending:
 def uncomputed_prefix(stream: Stream) -> Generator[None, None, Fault]:
     """K19: a prefix is published and read although the forward that should have written it never ran.
 
-    Found by: `share-unwritten` when it is shared; the never-stamped look on fresh slots (`chain_hash` on the
-    first, `position` from position 1 on, `verify_token`), a foreign chain on recycled ones.
+    Found by: `publish-unwritten` when it is published, `share-unwritten` when it is read; the never-stamped
+    look on fresh slots (`chain_hash` on the first, `position` from position 1 on, `verify_token`), a foreign
+    chain on recycled ones.
 
     Silent: everything else; the reader's first own slot is a shadow (`write_position`).
     """

@@ -105,11 +105,12 @@ def test_edits_keep_their_order_around_a_cell():
     first, second = stream.cells
     inner = stream.after(first, ev.Sweep(t=1.0), ev.Sweep(t=2.0))
     stream.after(inner[0], ev.Sweep(t=1.5))
-    stream.before(second, ev.Sweep(t=3.0))
+    (late,) = stream.before(second, ev.Sweep(t=3.0))
+    stream.before(late, ev.Sweep(t=2.5))
     stream.before(first, ev.Sweep(t=0.5))
     stream.drop(second)
     stream.commit()
-    assert [event.t for event in stream.events()] == [0.5, None, 1.0, 1.5, 2.0, 3.0]
+    assert [event.t for event in stream.events()] == [0.5, None, 1.0, 1.5, 2.0, 2.5, 3.0]
     assert stream.cells[1] is first
 
 

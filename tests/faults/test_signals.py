@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import pytest
 
+from kvcanary_cli.faults.ownership import Ownership
 from kvcanary_cli.faults.planting import dress, plant
 from kvcanary_cli.faults.table import FAULTS
 from kvcanary_cli.kinds import KINDS
+from kvcanary_cli.trace import events as ev
 from tests.faults.streams import expand, made, recorded, replayed
 
 FOREIGN = ({"token"}, {"position", "chain"})  # somebody else's stamps, or none: (must, may)
@@ -21,7 +23,8 @@ SILENT = (set(), set())
 SIGNALS = {
     "K01": WRITTEN_OVER,
     "K02": SILENT,
-    "K03": FOREIGN,
+    "K03 row": FOREIGN,
+    "K03 tree": ({"position"}, {"chain"}),
     "K04": FOREIGN,
     "K05": ({"token"}, set()),
     "K06": BYTES,
@@ -59,6 +62,37 @@ SHADOW_BITS = {"chain", "write_position"}
 CAPACITIES = {"C1": "write_req_capacity", "C2": "write_entry_capacity", "C3": "write_entry_capacity"}
 CAPACITIES |= {"C4": "verify_capacity", "C7": "violation_log"}
 
+# what the ledger must say by the step of the answer, one of these; kinds that are not here it can't see
+RULES = {
+    "K01": {"alloc-held"},
+    "K02": {"free-unheld", "free-twice-in-list"},
+    "K03": {"row-names-released", "tree-names-released"},
+    "K04": {"free-unheld"},
+    "K05": {"write-shared"},
+    "K06": {"write-after-free"},
+    "K07": {"xfer-to-old-epoch"},
+    "K08": {"offload-unwritten"},
+    "K09": {"read-in-transfer"},
+    "K10": {"row-changed-by-other"},
+    "K11": {"leftover", "write-beyond-length", "write-foreign"},
+    "K12": {"write-outside-row"},
+    "K13": {"write-outside-row"},
+    "K14": {"window-reused", "window-unmapped"},
+    "K15": {"pad-write"},
+    "K16": {"length-mismatch"},
+    "K17": {"position-drift"},
+    "K19": {"publish-unwritten", "share-unwritten"},
+    "K20": {"share-token-mismatch", "key-mismatch"},
+    "K22": {"reload-partial", "xfer-partial"},
+    "K23": {"reload-missing-sources", "xfer-missing-sources"},
+    "K24": {"dtype-mismatch"},
+    "K25": {"geometry-mismatch"},
+    "K26": {"reload-over-published"},
+    "C5": {"spill"},
+    "C6": {"slot-out-of-range"},
+}
+UNSEEN = {"K21", "C1", "C2", "C3", "C4", "C7"}  # K18 may be seen later, when the token is published
+
 QUICK = ("mixed", "shared-prefix", "swa", "spec")
 CASES = [(kind, name) for kind, entry in FAULTS.items() for name in QUICK if name in entry.scenarios]
 ALL = [(kind, name) for kind, entry in FAULTS.items() for name in entry.scenarios]
@@ -86,6 +120,7 @@ def check_signals(header, events, kind, seed):
         assert answer.step <= first
         if kind.startswith("K21") or kind == "C7":
             assert first == answer.found_by_step
+    check_breaches(kind, answer, seen)
     capacities = {v.capacity for v in seen.result.capacity_violations} - {"violation_log"}
     saturated = {"violation_log"} if kind == "C7" else set()
     stated = {CAPACITIES[kind]} if kind in CAPACITIES else set()
@@ -93,6 +128,17 @@ def check_signals(header, events, kind, seed):
     if kind in CAPACITIES and kind != "C7":
         assert min(v.step for v in seen.result.capacity_violations) == answer.step == answer.found_by_step
     return answer
+
+
+def check_breaches(kind, answer, seen):
+    """The ledger speaks by the step that the answer says, and not of anything before the fault."""
+    breaches = [breach for incident in seen.result.incidents for breach in incident.breaches]
+    if kind in UNSEEN:
+        assert not breaches
+    if kind in RULES:
+        first = min(breaches, key=lambda breach: breach.step)
+        assert any(breach.rule in RULES[kind] for breach in breaches if breach.step == first.step)
+        assert first.step <= answer.found_by_step
 
 
 @pytest.mark.parametrize(("kind", "name"), CASES)
@@ -122,7 +168,25 @@ def test_recorded_trace(kind):
     check_signals(header, events, kind, seed=2)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_address_mixup_keeps_its_distance(seed):
+    """Where slots of a unit are scattered too, every write misses by the same number of slots."""
+    header, events = recorded("clean_p1")
+    damaged, after, (answer,) = plant(header, events, "K12", seed)
+    state, distances = Ownership(damaged), set()
+    for event in after:
+        if isinstance(event, ev.Forward):
+            for lane in state.lanes(event):
+                row = state.row(lane.row, lane.prefix, lane.prefix + lane.count)
+                misses = state.lane_slots(event, lane)[row != 0] - row[row != 0]
+                distances |= set(misses[misses != 0].tolist())
+        state.apply(event)
+    assert len(distances) == 1
+    assert len(answer.slots) >= 1
+
+
 VARIANTS = {
+    "K03": {"row", "tree"},
     "K02": {"again", "list"},
     "K07": {"stamps", "bytes"},
     "K09": {"reload", "transfer"},
@@ -135,7 +199,7 @@ VARIANTS = {
 
 @pytest.mark.parametrize("kind", VARIANTS)
 def test_every_variant_is_drawn(kind):
-    header, events = made("mixed")
+    header, events = made("mixed", steps=80)
     drawn = set()
     for seed in range(24):
         drawn.add(plant(header, events, kind, seed)[2][0].variant)
