@@ -13,6 +13,9 @@ from kvcanary_cli.ledger.slot_table import SlotTable
 
 Where = tuple[int, int]  # step, line
 
+# Breaches that are kept; a trace that breaks every rule at every step is told by its first thousands.
+MOST_KEPT = 20_000
+
 
 class BreachLog:
     """Breaches in order of discovery.
@@ -22,10 +25,14 @@ class BreachLog:
     Args:
         names: of all holders.
         unjudged: rules that this trace can't be judged by; their breaches are dropped.
+
+    Attributes:
+        breaches: the first `MOST_KEPT`; dropped: how many came after them.
     """
 
     def __init__(self, names: Names, unjudged: Collection[str] = ()) -> None:
         self.breaches: list[Breach] = []
+        self.dropped = 0
         self.names = names
         self._unjudged = frozenset(unjudged)
         self._known: dict[tuple[object, ...], Breach] = {}
@@ -56,6 +63,9 @@ class BreachLog:
         first = int(array[0]) if array.size else -1
         epoch = int(table.slots[first, c.EPOCH]) if 0 <= first < table.num_slots else 0
         key = (rule, table.kind, actor, *((row, epoch, array.tobytes()) if once_for is None else (once_for,)))
+        if len(self.breaches) >= MOST_KEPT and key not in self._known:
+            self.dropped += 1
+            return None
         if key in self._known:
             known = self._known[key]
             self.repeat(known)

@@ -129,7 +129,11 @@ class Ledger:
 
     def counts(self) -> dict[str, object]:
         """Events followed, breaches, and the rules that could not be judged with the missing kinds of event."""
-        return {"events": self._events, "breaches": len(self.breaches), "unjudged": self._unjudged}
+        return {
+            "events": self._events,
+            "breaches": len(self.breaches) + self._state.log.dropped,
+            "unjudged": self._unjudged,
+        }
 
     def _bind(self, step: int, line: int, event: ev.Bind) -> None:
         self._rows.bind(step, line, event)

@@ -17,7 +17,13 @@ from kvcanary_cli.replay.forwards import DecodedForward, decode_forward
 from kvcanary_cli.replay.gaps import Unjudged, judge_batch, unjudged_entries
 from kvcanary_cli.replay.history import SlotHistory
 from kvcanary_cli.replay.state import RunState
-from kvcanary_cli.replay.violations import ViolationBatch, collect_forward, collect_sweep
+from kvcanary_cli.replay.violations import (
+    KnownSlots,
+    ViolationBatch,
+    collect_forward,
+    collect_sweep,
+    none_known,
+)
 from kvcanary_cli.runtime.base import Runtime
 from kvcanary_cli.runtime.calls import SweepCall
 from kvcanary_cli.runtime.layout import SWA
@@ -66,6 +72,7 @@ class Replay:
         path: name of the trace, for messages.
         sweep_interval: forwards between sweeps of the prefix cache; 0: only at `sweep` events.
         on_violations: called with each batch of violations as it appears.
+        is_known: whether slots failed before; they are looked at last when thousands fail at once.
         history: follows one slot through everything.
     """
 
@@ -79,6 +86,7 @@ class Replay:
         path: str,
         sweep_interval: int = 0,
         on_violations: Callable[[ViolationBatch], None],
+        is_known: KnownSlots = none_known,
         history: SlotHistory | None = None,
     ) -> None:
         self.runtime = runtime
@@ -93,6 +101,7 @@ class Replay:
         self.digests = Digests()
         self._emit = on_violations
         self._history = history
+        self._is_known = is_known
         self._handlers: dict[type, Callable[[int, Any], None]] = {
             ev.Bind: self._bind,
             ev.Unbind: lambda _, event: rows.unbind(state, event),
@@ -149,7 +158,7 @@ class Replay:
                 continue
             self.runtime.sweep(group.kind, call)
             self.totals.entries += call.slots.size * len(self.runtime.layout.halves)
-            batch = self._judged(collect_sweep(self.runtime, self.step, call))
+            batch = self._judged(collect_sweep(self.runtime, self.step, call, self._is_known))
             self._report(batch)
             if self._history is not None and self._history.group == group.kind:
                 self._history.sweep(self.step, bool((call.slots == self._history.slot).any()), batch)
@@ -194,7 +203,7 @@ class Replay:
         lost = unjudged_entries(self.state, self.runtime, call) if self.state.has_gap else Unjudged()
         self.runtime.forward(call)
         self.totals.unjudged += 2 * len(self.runtime.layout.halves) * lost.entries
-        batch = self._judged(collect_forward(self.runtime, self.state, step, call))
+        batch = self._judged(collect_forward(self.runtime, self.state, step, call, self._is_known))
         self._report(batch)
         if self._history is not None:
             self._history.forward(step, decoded, batch)

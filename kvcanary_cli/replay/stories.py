@@ -10,7 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvcanary_cli.kernels.consts import RING_BITS, RING_SLOT, RING_TAG, LaunchTag
+import numpy as np
+import numpy.typing as npt
+
+from kvcanary_cli.kernels.consts import (
+    BIT_CHAIN_HASH,
+    BIT_WRITE_POSITION,
+    RING_BITS,
+    RING_SLOT,
+    RING_TAG,
+    LaunchTag,
+)
 from kvcanary_cli.ledger.ledger import Ledger
 from kvcanary_cli.ledger.records import SlotFacts
 from kvcanary_cli.replay.violations import ViolationBatch, expected_of, group_of_tag, stored_of
@@ -77,7 +87,7 @@ class SlotStory:
         full_slot: for a window slot, the full slot that maps to it.
         run_before: slots (with their facts) in front of it that its request did not write, nearest first:
             where the damage is when only the chain tells (law 1).
-        count: violations so far.
+        count: violations so far, at least: of thousands in one forward some are only counted in total.
         last_step: forward of the latest.
         readers: request -> (first step, last step, forwards) in which it failed for this reader.
     """
@@ -131,7 +141,16 @@ class Stories:
         self.ring_capacity = ring_capacity
         self.kept: list[Violation] = []
         self.total = 0
+        self._failed = {group: np.zeros(size, np.bool_) for group, size in num_slots.items()}
         self._by_slot: dict[tuple[str, int, int], SlotStory] = {}
+
+    def is_known(self, group: str, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Whether each slot failed before."""
+        failed = self._failed.get(group)
+        if failed is None:
+            return np.zeros(slots.size, np.bool_)
+        inside = (slots >= 0) & (slots < failed.size)
+        return np.where(inside, failed[np.where(inside, slots, 0)], True)
 
     def all(self) -> list[SlotStory]:
         """Stories by first step, group and slot."""
@@ -151,6 +170,8 @@ class Stories:
             story = self._by_slot.get(key)
             if story is None:
                 story = self._by_slot[key] = self._begin(group, violation, facts)
+                if 0 <= violation.slot < self._num_slots.get(group, 0):
+                    self._failed[group][violation.slot] = True
                 new.append(story)
             self._continue(story, violation)
         return new
@@ -163,7 +184,10 @@ class Stories:
     def _begin(self, group: str, violation: Violation, facts: SlotFacts) -> SlotStory:
         before = self._facts(group, violation.predecessor) if violation.predecessor > 0 else None
         run = []
-        for slot, position in self._row_before(group, violation.row, violation.position):
+        # only a chain that breaks for no reason of its own asks what stands before it
+        looks_back = violation.bits & ~(BIT_CHAIN_HASH | BIT_WRITE_POSITION) == 0
+        place = (group, violation.row, violation.position)
+        for slot, position in self._row_before(*place) if looks_back else ():
             held = self._facts(group, slot)
             if not _is_foreign(held, violation.rid, position):
                 break

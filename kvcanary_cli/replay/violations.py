@@ -42,7 +42,16 @@ VERIFY_BITS = BIT_CHAIN_HASH | BIT_POSITION | BIT_KV_HASH | BIT_VERIFY_TOKEN
 WRITE_BITS = BIT_WRITE_TOKEN | BIT_WRITE_POSITION
 
 _SWEEP_TAGS = np.array([launch_tag(SWEEP, half, group) for group in ("full", SWA) for half in "kv"])
-NO_LANE = -1
+
+# A wrong table fails at every column and every step. Slots that never failed before are looked at first.
+MOST_NEW, MOST_KNOWN = 8192, 256
+
+KnownSlots = Callable[[str, IntArray], npt.NDArray[np.bool_]]
+
+
+def none_known(group: str, slots: IntArray) -> npt.NDArray[np.bool_]:
+    """No slot failed before."""
+    return np.zeros(slots.size, np.bool_)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +65,8 @@ class ViolationBatch:
         rids: [n] request of that row, None without one.
         positions: [n] int64 position at which the table (or the cache) reaches the slot.
         predecessors: [n] int64 slot before it there, -1 at a head, -2 when not known.
-        lost: further violations that the log had no room for.
+        lost: further violations, counted and not looked at: those that the log had no room for, and the
+            repetitions in a forward that has thousands.
     """
 
     step: int
@@ -81,11 +91,20 @@ def is_write(bits: IntArray) -> npt.NDArray[np.bool_]:
     return (bits & WRITE_BITS) != 0
 
 
-def collect_forward(runtime: Runtime, state: RunState, step: int, call: ForwardCall) -> ViolationBatch | None:
-    """Violations of the forward that just ran, None when there are none."""
+def collect_forward(
+    runtime: Runtime, state: RunState, step: int, call: ForwardCall, is_known: KnownSlots
+) -> ViolationBatch | None:
+    """Violations of the forward that just ran, None when there are none.
+
+    Args:
+        is_known: `(group, slots) ->` whether each slot failed before.
+    """
     rows, lost = runtime.drain()
     if rows.shape[0] == 0 and not lost:
         return None
+    total = rows.shape[0] + lost
+    rows = _worth_a_look(rows, is_known)
+    lost = total - rows.shape[0]
     rows = rows[
         np.lexsort((rows[:, RING_POSITION], rows[:, RING_BITS], rows[:, RING_SLOT], rows[:, RING_TAG]))
     ]
@@ -123,11 +142,16 @@ def collect_forward(runtime: Runtime, state: RunState, step: int, call: ForwardC
     )
 
 
-def collect_sweep(runtime: Runtime, step: int, call: SweepCall) -> ViolationBatch | None:
+def collect_sweep(
+    runtime: Runtime, step: int, call: SweepCall, is_known: KnownSlots
+) -> ViolationBatch | None:
     """Violations of the sweep that just ran over these entries of one group."""
     rows, lost = runtime.drain()
     if rows.shape[0] == 0 and not lost:
         return None
+    total = rows.shape[0] + lost
+    rows = _worth_a_look(rows, is_known)
+    lost = total - rows.shape[0]
     rows = rows[
         np.lexsort((rows[:, RING_POSITION], rows[:, RING_BITS], rows[:, RING_SLOT], rows[:, RING_TAG]))
     ]
@@ -152,6 +176,18 @@ def collect_sweep(runtime: Runtime, step: int, call: SweepCall) -> ViolationBatc
         predecessors=predecessors,
         lost=lost,
     )
+
+
+def _worth_a_look(rows: IntArray, is_known: KnownSlots) -> IntArray:
+    """All rows of a forward with few of them; else every new slot up to a number, and some of the others."""
+    if rows.shape[0] <= MOST_KNOWN:
+        return rows
+    known = np.zeros(rows.shape[0], np.bool_)
+    of_window = rows[:, RING_TAG] >= LaunchTag.HEAD_K_SWA
+    for group, chosen in (("full", ~of_window), (SWA, of_window)):
+        known[chosen] = is_known(group, rows[chosen, RING_SLOT])
+    new, old = np.nonzero(~known)[0][:MOST_NEW], np.nonzero(known)[0][:MOST_KNOWN]
+    return rows[np.sort(np.concatenate([new, old]))]
 
 
 def _group_kind(runtime: Runtime, tag: int) -> str:
