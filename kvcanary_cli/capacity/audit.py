@@ -14,7 +14,12 @@ from kvcanary_cli.capacity.sizes import Sizes, derive
 
 
 class Audit(NamedTuple):
-    """The result; `fixes` are those of errors, else of warnings, and empty where there is neither."""
+    """The result.
+
+    Args:
+        fixes: of errors, else of warnings; empty where there is neither.
+        not_reached: rules that the flags alone would break, where the need of a workload counts instead.
+    """
 
     request: Request
     setup: Setup
@@ -22,19 +27,27 @@ class Audit(NamedTuple):
     findings: list[Finding]
     capacities: list[Capacity]
     fixes: list[Fix]
+    not_reached: list[str]
 
 
-def audit(request: Request) -> Audit:
-    """Audit a launch.
+def audit(request: Request, workload: str | None = None) -> Audit:
+    """Audit a launch, with `workload` by what the requests of that file need.
 
     Raises: MissingInputsError for what neither flags nor files say, UsageError or InputError for what
         the server refuses, InputError where the capacities that a config states don't follow from it.
     """
     setup = resolve(request)
     sizes = derive(setup)
+    allowed: list[Finding] = []
     check_stated(request, sizes)
     if setup.pool.estimate is not None:
         sizes = sizes._replace(flipping=_flipping(request))
+    if workload is not None:
+        from kvcanary_cli.capacity.workload import measure_file  # deferred: it loads NumPy
+
+        request = request._replace(workload=measure_file(workload, setup, sizes))
+        allowed = errors(find(setup, sizes))
+        setup = resolve(request)
     findings = find(setup, sizes)
     return Audit(
         request=request,
@@ -43,6 +56,7 @@ def audit(request: Request) -> Audit:
         findings=findings,
         capacities=capacities(setup, sizes, findings),
         fixes=_fixes(request, findings),
+        not_reached=[finding.rule.id for finding in allowed if finding.rule.is_bound],
     )
 
 

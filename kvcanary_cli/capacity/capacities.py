@@ -28,6 +28,12 @@ _RUNNING_REMARKS = {
     "estimate": "512 x pool / context",
     "log": "as the log states them",
 }
+_NEED_RULES = {
+    "verify entries": "need-verify",
+    "write requests": "need-requests",
+    "write entries": "need-entries",
+    "token-id batch": "need-token-ids",
+}
 # Shared prefix in the example of how verification overflows
 _EXAMPLE_PREFIX = 8000
 
@@ -64,13 +70,38 @@ def capacities(setup: Setup, sizes: Sizes, findings: list[Finding]) -> list[Capa
     fired = {finding.rule.capacity: finding for finding in reversed(findings)}
     rows = [
         _verify(setup, sizes, fired.get("verify entries")),
-        _requests(setup, sizes),
+        _requests(setup, sizes, fired.get("write requests")),
         _entries(setup, sizes, fired.get("write entries")),
         _plan(sizes, fired.get("plan batch")),
     ]
     if setup.canary.is_token_check_on:
         rows.append(_token_ids(sizes, fired.get("token-id batch")))
+    rows = [_measured(row, setup) for row in rows]
     return rows + [_rule(finding) for finding in findings if not finding.rule.capacity]
+
+
+def _measured(row: Capacity, setup: Setup) -> Capacity:
+    """A row with the need of a measured workload, where there is one and the row's need is not built in."""
+    workload = setup.workload
+    if workload is None or row.name == "plan batch" or row.value is None:
+        return row
+    peaks = {"write requests": workload.requests, "write entries": workload.tokens}
+    group, verified = workload.most_verified
+    peak = verified if row.name == "verify entries" else peaks.get(row.name, workload.requests)
+    remark = f"need: {peak.need:,} at step {peak.step:,}"
+    if row.name == "verify entries":
+        times = peak.need * 100 // setup.pool.tokens
+        remark += f" ({times // 100}.{times % 100:02} x pool slots), {group} group"
+    status: Status = "OK"
+    # what the flags prove stays proven, unless the workload was recorded with others
+    is_exact = row.is_exact and peak.need <= row.value
+    if peak.need > row.value:
+        status = "OVER"
+    elif not is_exact and row.value * 100 < peak.need * TIGHT_PERCENT:
+        status = "TIGHT"
+    return row._replace(
+        rule=_NEED_RULES[row.name], status=status, need=peak.need, is_exact=is_exact, remark=remark
+    )
 
 
 def _rule(finding: Finding) -> Capacity:
@@ -124,7 +155,7 @@ def _overflow_example(running: int, context: int, verify: int) -> str:
     return f"overflows from {requests:,} requests that share {prefix:,} tokens each"
 
 
-def _requests(setup: Setup, sizes: Sizes) -> Capacity:
+def _requests(setup: Setup, sizes: Sizes, finding: Finding | None) -> Capacity:
     batch, running = setup.graph.max_batch, sizes.running.requests
     return Capacity(
         name="write requests",
@@ -139,6 +170,7 @@ def _requests(setup: Setup, sizes: Sizes) -> Capacity:
         terms={"cuda_graph_batch": batch, "running_requests": running},
         worked=f"max(cuda-graph batch {batch:,}, running requests {running:,})",
         remark=_RUNNING_REMARKS[sizes.running.by],
+        server_message=None if finding is None else finding.hit.server_message,
     )
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kvcanary_cli.capacity.config import Config
     from kvcanary_cli.capacity.hf_config import HfModel
     from kvcanary_cli.capacity.server_log import LogFacts
+    from kvcanary_cli.capacity.workload import Workload
 
 T = TypeVar("T")
 
@@ -53,6 +54,7 @@ class Request(NamedTuple):
     is_overridden: bool = False
     log: LogFacts | None = None
     hf_model: HfModel | None = None
+    workload: Workload | None = None
 
     def with_changes(self, words: Sequence[str], env: dict[str, str], removed: Sequence[str] = ()) -> Request:
         """The same launch without some flags, and with more flags and assignments behind, so that they win."""

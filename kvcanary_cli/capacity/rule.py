@@ -61,6 +61,7 @@ class Rule(NamedTuple):
         capacity: the row of the report that it judges, empty for a row of its own.
         since, until: first and last release it applies to; None for no bound.
         needs_canary: whether it holds by itself where the launch says `--kv-canary none`.
+        is_bound: whether it bounds a need by flags; where a workload is measured, that counts in its place.
     """
 
     id: str
@@ -73,6 +74,7 @@ class Rule(NamedTuple):
     since: str | None = None
     until: str | None = None
     needs_canary: bool = True
+    is_bound: bool = False
 
     def applies_to(self, version: str) -> bool:
         """Whether a release has what the rule is about."""

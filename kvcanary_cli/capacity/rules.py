@@ -13,6 +13,7 @@ from kvcanary_cli.capacity.rules_inputs import INPUT_RULES
 from kvcanary_cli.capacity.rules_layout import LAYOUT_RULES
 from kvcanary_cli.capacity.rules_requests import REQUEST_RULES, VERIFY_RULES
 from kvcanary_cli.capacity.rules_speculative import SPECULATIVE_RULES
+from kvcanary_cli.capacity.rules_workload import WORKLOAD_RULES
 from kvcanary_cli.capacity.setup import Setup
 from kvcanary_cli.capacity.sizes import Sizes
 
@@ -25,6 +26,7 @@ RULES: tuple[Rule, ...] = (
     *CHECK_RULES,
     *LAYOUT_RULES,
     *VERIFY_RULES,
+    *WORKLOAD_RULES,
     *INPUT_RULES,
 )
 
@@ -33,6 +35,8 @@ def find(setup: Setup, sizes: Sizes) -> list[Finding]:
     """The rules that fire, in their order; few do where the launch has no canary."""
     found = []
     for rule in RULES:
+        if rule.is_bound and setup.workload is not None:
+            continue
         if rule.applies_to(setup.version.name) and (setup.has_canary or not rule.needs_canary):
             hit = rule.check(setup, sizes)
             if hit is not None:

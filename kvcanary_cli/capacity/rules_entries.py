@@ -188,6 +188,7 @@ ENTRY_RULES = (
         capacity="write entries",
         check=_chunk_zero,
         changes=_chunk_zero_changes,
+        is_bound=True,
     ),
     Rule(
         id="entry-chunk",
@@ -197,6 +198,7 @@ ENTRY_RULES = (
         capacity="write entries",
         check=_entry_chunk,
         changes=_entry_chunk_changes,
+        is_bound=True,
     ),
     Rule(
         id="entry-unchunked",
@@ -206,6 +208,7 @@ ENTRY_RULES = (
         capacity="write entries",
         check=_entry_unchunked,
         changes=_entry_unchunked_changes,
+        is_bound=True,
     ),
     Rule(
         id="dynamic-chunking",
@@ -214,6 +217,7 @@ ENTRY_RULES = (
         title="dynamic chunks grow beyond the write entries",
         check=_dynamic_chunking,
         changes=_dynamic_chunking_changes,
+        is_bound=True,
     ),
     Rule(
         id="entry-bucket",
@@ -222,6 +226,7 @@ ENTRY_RULES = (
         title="a prefill is padded to a graph size beyond the write entries",
         check=_entry_bucket,
         changes=_entry_bucket_changes,
+        is_bound=True,
     ),
     Rule(
         id="entry-several",
@@ -230,5 +235,6 @@ ENTRY_RULES = (
         title="several whole prompts of one forward can exceed the write entries",
         check=_entry_several,
         changes=_entry_several_changes,
+        is_bound=True,
     ),
 )

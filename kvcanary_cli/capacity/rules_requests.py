@@ -108,6 +108,7 @@ REQUEST_RULES = (
         capacity="token-id batch",
         check=_scatter,
         changes=_scatter_changes,
+        is_bound=True,
     ),
     Rule(
         id="req-rounding",
@@ -116,6 +117,7 @@ REQUEST_RULES = (
         title="a full batch, padded for attention-parallel ranks, exceeds the write requests",
         check=_req_rounding,
         changes=_req_rounding_changes,
+        is_bound=True,
     ),
 )
 
@@ -128,5 +130,6 @@ VERIFY_RULES = (
         capacity="verify entries",
         check=_verify_share,
         changes=no_changes,
+        is_bound=True,
     ),
 )

@@ -28,6 +28,7 @@ from kvcanary_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from kvcanary_cli.capacity.server_log import LogFacts
+    from kvcanary_cli.capacity.workload import Workload
 
 MAX_RUNNING = "--max-running-requests"
 CANARY = "--kv-canary"
@@ -89,6 +90,7 @@ class Setup(NamedTuple):
     features: Features
     disaggregation: str
     log: LogFacts | None
+    workload: Workload | None
     gpu_memory_mib: int | None
     memory_fraction: float | None
 
@@ -162,6 +164,7 @@ def resolve(request: Request) -> Setup:
         features=features,
         disaggregation=disaggregation,
         log=request.log,
+        workload=request.workload,
         gpu_memory_mib=gpu.memory_mib,
         memory_fraction=fraction,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -17,7 +17,11 @@ from kvcanary_cli.commands._options import (
     emit_options,
 )
 from kvcanary_cli.errors import UsageError
+from kvcanary_cli.exits import Exit
 from kvcanary_cli.output import Format, emit
+
+if TYPE_CHECKING:
+    from kvcanary_cli.capacity.request import Request
 
 _YAML = (".yaml", ".yml")
 
@@ -60,6 +64,21 @@ HfConfigOption = Annotated[
     str | None,
     typer.Option("--hf-config", metavar="FILE|NAME", help="The model: its config.json, or a known name."),
 ]
+WorkloadOption = Annotated[
+    str | None,
+    typer.Option(
+        "--workload", metavar="FILE", help="Trace, or request trace, whose need is measured step by step."
+    ),
+]
+SolveOption = Annotated[
+    str | None,
+    typer.Option(
+        "--solve", metavar="FLAG", help="Print only the value of this flag that makes the audit pass."
+    ),
+]
+CompareOption = Annotated[
+    bool, typer.Option("--compare", help="Compare two configs: what got better, what got worse.")
+]
 VersionOption = Annotated[
     str, typer.Option("--sglang-version", metavar="V", help="Release whose defaults hold.")
 ]
@@ -76,6 +95,9 @@ def check_capacities(
     gpu_memory: GpuMemoryOption = None,
     from_log: FromLogOption = None,
     hf_config: HfConfigOption = None,
+    workload: WorkloadOption = None,
+    solve: SolveOption = None,
+    compare: CompareOption = False,
     sglang_version: VersionOption = "0.5.23",
     output_format: FormatOption = Format.text,
     output: OutputOption = None,
@@ -102,10 +124,8 @@ def check_capacities(
         exit_zero=exit_zero,
         strict=strict,
     )
-    config_path, command = split_words(words or [], config=config, from_args=from_args)
-    request = make_request(
-        config_path=config_path,
-        command=command,
+    make = partial(
+        make_request,
         args_file=args_file,
         pool_tokens=pool_tokens,
         context_length=context_length,
@@ -115,8 +135,47 @@ def check_capacities(
         hf_config=hf_config,
         version=sglang_version,
     )
-    report = build_check_capacities(audit(request))
+    if compare:
+        from kvcanary_cli.report.compare_capacities import build_comparison, render_comparison
+
+        first, second, command = split_pair(words or [], config=config, from_args=from_args)
+        audits = [audit(make(config_path=path, command=command), workload) for path in (first, second)]
+        emit(build_comparison(*audits), render_comparison, options)
+    config_path, command = split_words(words or [], config=config, from_args=from_args)
+    request = make(config_path=config_path, command=command)
+    if solve is not None:
+        print_solution(request, solve)
+    report = build_check_capacities(audit(request, workload))
     emit(report, partial(render_check_capacities, verbose=verbose), options)
+
+
+def print_solution(request: Request, flag: str) -> NoReturn:
+    """Write the value of a flag that makes the audit pass, and leave.
+
+    Raises: typer.Exit always, with FINDINGS where no value does; UsageError for an unknown flag.
+    """
+    from kvcanary_cli.capacity.solve_flag import solve_flag
+
+    value = solve_flag(request, flag)
+    if value is None:
+        typer.echo(f"no value of {flag} alone makes this launch pass", err=True)
+        raise typer.Exit(Exit.FINDINGS)
+    typer.echo(value)
+    raise typer.Exit(Exit.PASS)
+
+
+def split_pair(words: list[str], *, config: str | None, from_args: bool) -> tuple[str, str, list[str] | None]:
+    """(first config, second config, launch command that both get) of the words of a comparison.
+
+    Raises: UsageError for anything but two configs.
+    """
+    paths = ([config] if config is not None else []) + words
+    if len(paths) < 2 or (len(paths) > 2 and not from_args):
+        raise UsageError(
+            f"`--compare` takes two configs, found {len(paths)}",
+            hint="kvcanary check-capacities --compare before.yaml after.yaml",
+        )
+    return paths[0], paths[1], paths[2:] if from_args else None
 
 
 def split_words(

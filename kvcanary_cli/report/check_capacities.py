@@ -41,6 +41,7 @@ def build_check_capacities(audit: Audit) -> Report:
     }
     report["capacities"] = rows
     report["memory"] = _memory(audit)
+    report["workload"] = _workload(audit)
     report["findings"] = [
         {
             "rule": finding.rule.id,
@@ -70,6 +71,21 @@ def build_check_capacities(audit: Audit) -> Report:
     }
     code = Exit.FINDINGS if report["summary"]["over"] else Exit.PASS
     return finish(report, code, warnings=report["summary"]["tight"])
+
+
+def _workload(audit: Audit) -> dict[str, Any] | None:
+    workload = audit.setup.workload
+    if workload is None:
+        return None
+    return {
+        "path": workload.path,
+        "format": workload.format,
+        "steps": workload.steps,
+        "requests": workload.requests._asdict(),
+        "tokens": workload.tokens._asdict(),
+        "verify": {group: peak._asdict() for group, peak in workload.verify},
+        "not_reached": audit.not_reached,
+    }
 
 
 def _inputs(audit: Audit) -> dict[str, Any]:
@@ -174,8 +190,13 @@ def render_check_capacities(report: Report, *, verbose: bool = False) -> Section
         body += ["", _input_table(report), *_unknown_lines(report)]
     failing = [finding for finding in report["findings"] if finding["severity"] == "error"]
     warned = [finding for finding in report["findings"] if finding["severity"] == "warning"]
+    header = [("check-capacities", _subject(report)), ("pool", _pool_line(report["pool"]))]
+    workload = report["workload"]
+    if workload is not None:
+        steps = plural(workload["steps"], "step")
+        header.append(("workload", f"{workload['path']}, {workload['format']}: need measured over {steps}"))
     return Sections(
-        header=[("check-capacities", _subject(report)), ("pool", _pool_line(report["pool"]))],
+        header=header,
         body=body,
         status=_status(report, failing),
         notes=_notes(report, failing or warned),
@@ -315,6 +336,9 @@ def _status(report: Report, failing: list[dict[str, Any]]) -> str:
     parts = [f"none of {plural(total, 'capacity', 'capacities')} is exceeded"]
     if report["pool"]["is_estimate"]:
         parts[0] += ", for an estimated pool"
+    if report["workload"] is not None and report["workload"]["not_reached"]:
+        rules = ", ".join(report["workload"]["not_reached"])
+        parts.append(f"the flags allow more than this workload needs ({rules})")
     tight = rows.count("TIGHT")
     if tight:
         parts.append(f"{tight} {'is' if tight == 1 else 'are'} tight")

@@ -1,0 +1,118 @@
+"""What a workload needs, step by step: from a trace as it is, from a request trace through the scheduler model.
+
+The only part of the audit that loads NumPy, so everything heavy is imported where it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvcanary_cli.capacity.formula import floor_page
+from kvcanary_cli.errors import InputError, KvCanaryError
+
+if TYPE_CHECKING:
+    from kvcanary_cli.capacity.setup import Setup
+    from kvcanary_cli.capacity.sizes import Sizes
+    from kvcanary_cli.trace.events import Event, Forward, Header
+
+
+class Peak(NamedTuple):
+    """The largest need of any step, and the first step that has it, from 0."""
+
+    need: int = 0
+    step: int = 0
+
+    def with_step(self, need: int, step: int) -> Peak:
+        """The larger of this and one more step."""
+        return Peak(need, step) if need > self.need else self
+
+
+class Workload(NamedTuple):
+    """Measured needs.
+
+    Args:
+        format: of the file, in words.
+        steps: forwards that were looked at.
+        requests: lanes of a forward, or the width of its graph.
+        tokens: written by a forward, padded lanes included.
+        verify: entries of a verify pass by group; a window group reads at most its window of each request.
+    """
+
+    path: str
+    format: str
+    steps: int
+    requests: Peak
+    tokens: Peak
+    verify: tuple[tuple[str, Peak], ...]
+
+    @property
+    def most_verified(self) -> tuple[str, Peak]:
+        """The group that needs the most entries, and how many."""
+        return max(self.verify, key=lambda pair: pair[1].need)
+
+
+def measure_file(path: str, setup: Setup, sizes: Sizes) -> Workload:
+    """Needs of a trace v1, or of a request trace served by a modelled server with these settings.
+
+    Raises: InputError for a file that is neither, has a bad line, or whose requests the pool can't hold.
+    """
+    from kvcanary_cli.trace.formats import TRACE_V1, sniff
+    from kvcanary_cli.trace.reader import open_trace
+
+    kind = sniff(path)
+    if kind == TRACE_V1:
+        with open_trace(path) as reader:
+            return measure(path, "trace v1", reader.header, (event for _, event in reader))
+    from kvcanary_cli.sim.config import SimConfig
+    from kvcanary_cli.sim.run import simulate_file
+
+    pool, chunk = setup.pool, setup.prefill.chunk
+    page = pool.page_size
+    try:
+        config = SimConfig(
+            pool_slots=floor_page(pool.tokens, page) + page,
+            page_size=page,
+            row_width=-(-pool.context_length // page) * page,
+            max_running_requests=sizes.running.requests,
+            chunk_tokens=chunk if chunk > 0 else None,
+            max_prefill_tokens=setup.prefill.max_tokens,
+            prefix_cache=setup.is_radix_on,
+            window=setup.window.size or 0,
+            window_slots=0 if setup.window.tokens is None else floor_page(setup.window.tokens, page) + page,
+            draft_tokens=setup.speculation.draft_tokens if setup.speculation.algorithm else 0,
+        )
+    except KvCanaryError as error:
+        raise InputError(f"the scheduler model can't serve this: {error.message}", where=path) from error
+    model = simulate_file(path, kind, config=config)
+    return measure(path, f"{model.format}, served by the scheduler model", model.header, model.events)
+
+
+def measure(path: str, format_: str, header: Header, events: Iterable[Event]) -> Workload:
+    """Needs of the forwards among some events.
+
+    Raises: InputError where there is none.
+    """
+    from kvcanary_cli.trace.events import Forward
+
+    windows = {group.kind: group.window or 0 for group in header.groups}
+    requests = tokens = Peak()
+    verify = dict.fromkeys(windows, Peak())
+    step = 0
+    for event in events:
+        if type(event) is not Forward:
+            continue
+        requests = requests.with_step(max(len(event.rows), event.width or 0), step)
+        tokens = tokens.with_step(len(event.rows) if event.lens is None else sum(event.lens), step)
+        for kind, window in windows.items():
+            verify[kind] = verify[kind].with_step(_verified(event, window), step)
+        step += 1
+    if step == 0:
+        raise InputError("the workload has no forward", where=path)
+    return Workload(path, format_, step, requests, tokens, tuple(verify.items()))
+
+
+def _verified(event: Forward, window: int) -> int:
+    """Entries that one verify pass of a group takes; row 0 is padding."""
+    lanes = zip(event.rows, event.prefix, strict=True)
+    return sum(min(prefix, window) if window else prefix for row, prefix in lanes if row)
