@@ -35,7 +35,7 @@ from kvcanary_cli.runtime.bytes_gpu import launch_stamp_contexts
 from kvcanary_cli.runtime.calls import ForwardCall, IntArray, SweepCall
 from kvcanary_cli.runtime.devices import DeviceChoice
 from kvcanary_cli.runtime.expected import ExpectedTokens
-from kvcanary_cli.runtime.lane_plan import plan_lanes
+from kvcanary_cli.runtime.lane_plan import ForwardSize, forward_size, plan_lanes
 from kvcanary_cli.runtime.layout import HEAD, SWA, TAIL, GroupLayout, Layout, launch_tag, require_memory
 from kvcanary_cli.runtime.layout_gpu import RING_ROWS, device_layout
 from kvcanary_cli.runtime.memory_gpu import DeviceMemory
@@ -84,6 +84,8 @@ class GpuRuntime(DeviceMemory):
             device = torch.device("cuda", device.index or 0)
             torch.cuda.set_device(device)  # Triton launches on the current device
         super().__init__(layout, table, swa_map, expected, device)
+        # asked for once: torch takes longer to tell the current stream than to use it
+        self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
         self._mirrors = Mirrors(layout, table, swa_map, expected, device)
         self._staging = Staging(device)
         self._sent: dict[str, torch.Tensor] = {}
@@ -98,6 +100,7 @@ class GpuRuntime(DeviceMemory):
         self._seeds: dict[str, IntArray] = {}
         self._offsets: IntArray = np.zeros(1, np.int64)
         self._longest_prefix = self._longest_lane = 0
+        self._sizes: dict[str, ForwardSize] = {}
         self._targets = self._group_targets()
         self._graphs = StepGraphs(device)
         self._enabled = torch.ones(1, dtype=torch.int32, device=device)
@@ -129,7 +132,7 @@ class GpuRuntime(DeviceMemory):
                     self._check_and_stamp(phase, group)
         else:
             for group in self.layout.groups:
-                self._count_forward(group, call)
+                self._count_forward(group)
             self._graphs.run(self._shape(), self._launch_forward)
         self._call = None
 
@@ -141,13 +144,13 @@ class GpuRuntime(DeviceMemory):
             self._verify(group, HEAD, half, launch_tag(HEAD, half, group.kind))
             self._write(group, HEAD, half, launch_tag(HEAD, half, group.kind))
 
-    def _count_forward(self, group: GroupLayout, call: ForwardCall) -> None:
-        entries, written = self.planned_entries(group, call), self._num_written(group)
+    def _count_forward(self, group: GroupLayout) -> None:
+        size = self._sizes[group.kind]
         for phase in (HEAD, TAIL):
             for half in self.layout.halves:
                 tag = launch_tag(phase, half, group.kind)
-                self._count(tag, entries)
-                self._count(tag, written)
+                self._count(tag, size.entries)
+                self._count(tag, size.written)
 
     def _shape(self) -> tuple[object, ...]:
         """All that the launches of a forward depend on, beside what they read from memory."""
@@ -159,10 +162,14 @@ class GpuRuntime(DeviceMemory):
         self._mirrors.store(self._sent)
 
     def _send(self, call: ForwardCall) -> None:
-        longest = int(call.prefix.max()) if call.prefix.size else 0
-        self._longest_prefix = -(-longest // LENGTH_GRAIN) * LENGTH_GRAIN
-        self._longest_lane = int(call.lens.max()) if call.lens.size else 0
         self._slots = {group.kind: self.in_group(group, call.slots) for group in self.layout.groups}
+        self._sizes = {
+            group.kind: forward_size(call, group.window, self._slots[group.kind], group.num_slots)
+            for group in self.layout.groups
+        }
+        size = next(iter(self._sizes.values()))
+        self._longest_prefix = -(-size.longest_prefix // LENGTH_GRAIN) * LENGTH_GRAIN
+        self._longest_lane = size.longest_lane
         self._offsets, self._seeds = plan_lanes(self.layout, self.table, self.swa_map, call)
         arrays = {
             "rows": call.rows,
@@ -171,7 +178,7 @@ class GpuRuntime(DeviceMemory):
             "num_lanes": np.array([call.rows.size]),
             "tokens": call.tokens,
             "positions": call.positions,
-            **{_slots_of(kind): slots for kind, slots in self._slots.items()},
+            **{f"slots_{kind}": slots for kind, slots in self._slots.items()},
             **{f"seeds_{kind}": seeds for kind, seeds in self._seeds.items()},
         }
         if call.expected_tokens is not None and call.expected_positions is not None:
@@ -228,7 +235,7 @@ class GpuRuntime(DeviceMemory):
             plan=self._write_plans[group.kind],
             input_ids=self._sent["tokens"],
             positions=self._sent["positions"],
-            out_cache_loc=self._sent[_slots_of(group.kind)],
+            out_cache_loc=self._sent[f"slots_{group.kind}"],
             expected_inputs=self._expected_inputs(),
             chain_position_assert=self._active().chain_positions,
             longest_lane=self._longest_lane,
@@ -290,7 +297,7 @@ class GpuRuntime(DeviceMemory):
             plan=self._write_plans[group.kind],
             input_ids=self._sent["tokens"],
             positions=self._sent["positions"],
-            out_cache_loc=self._sent[_slots_of(group.kind)],
+            out_cache_loc=self._sent[f"slots_{group.kind}"],
             sources=sources,
             hash_mode=HashMode.ALL if sources else HashMode.NONE,
             launch_tag=tag,
@@ -302,7 +309,7 @@ class GpuRuntime(DeviceMemory):
 
     def _write_lane_bytes(self, group: GroupLayout) -> None:
         call = self._active()
-        slots = self._sent[_slots_of(group.kind)][: call.num_live_entries]
+        slots = self._sent[f"slots_{group.kind}"][: call.num_live_entries]
         contexts = torch.empty_like(slots)
         launch_stamp_contexts(stamps=self._stamps[HEAD, "k", group.kind], slots=slots, out_contexts=contexts)
         if call.byte_salt:
@@ -338,8 +345,8 @@ class GpuRuntime(DeviceMemory):
 
     def drain(self) -> tuple[IntArray, int]:
         self._found.copy_(self._log.write_index, non_blocking=True)
-        if self.device.type == "cuda":
-            torch.cuda.current_stream(self.device).synchronize()
+        if self._stream is not None:
+            self._stream.synchronize()
         found = int(self._found[0])
         if found == 0:
             return np.zeros((0, RING_WORDS), np.int64), 0
@@ -391,7 +398,3 @@ class GpuRuntime(DeviceMemory):
             slot_run_counter=self._tag_counters[tag, :1],
             kernel_run_counter=self._tag_counters[tag, 1:],
         )
-
-
-def _slots_of(kind: str) -> str:
-    return f"slots_{kind}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+from numba import njit
 
 from kvcanary_cli.kernels.memory_cpu import NO_WORDS
 from kvcanary_cli.kernels.plan_cpu import plan_writes
@@ -42,3 +45,43 @@ def plan_lanes(
         )
         seeds[group.kind] = found
     return offsets, seeds
+
+
+class ForwardSize(NamedTuple):
+    """Numbers of one forward.
+
+    Attributes:
+        longest_prefix, longest_lane: most tokens before, and in, any lane.
+        entries: verify entries that the plan of the group asks for.
+        written: stamps that one write launch of the group stores.
+    """
+
+    longest_prefix: int
+    longest_lane: int
+    entries: int
+    written: int
+
+
+def forward_size(call: ForwardCall, window: int, slots: IntArray, num_slots: int) -> ForwardSize:
+    """Numbers of a forward in one group, found in one pass: a step has no time for many.
+
+    Args:
+        window: of the group, 0 without one.
+        slots: [num_tokens] int64 slots of the group; those outside [0, num_slots) are not written.
+    """
+    return ForwardSize(*_count(call.rows, call.prefix, call.lens, int(window), slots, int(num_slots)))
+
+
+@njit(cache=True)
+def _count(rows, prefix, lens, window, slots, num_slots):
+    longest_prefix = longest_lane = entries = written = live = 0
+    for lane in range(rows.size):
+        longest_prefix = max(longest_prefix, prefix[lane])
+        longest_lane = max(longest_lane, lens[lane])
+        if rows[lane] != 0:
+            entries += min(prefix[lane], window) if window > 0 else prefix[lane]
+            live += lens[lane]
+    for i in range(min(live, slots.size)):
+        if 0 <= slots[i] < num_slots:
+            written += 1
+    return longest_prefix, longest_lane, entries, written

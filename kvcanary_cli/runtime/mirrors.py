@@ -93,10 +93,11 @@ class Mirrors:
         spans = self._table_master.changed
         if not spans:
             return {}
-        bounds = np.array([(span.start, span.stop) for span in spans], np.int64)
+        starts = np.array([span.start for span in spans], np.int64)
+        stops = np.array([span.stop for span in spans], np.int64)
         spans.clear()
         entries = self._table_master.entries
-        cells = _cells(bounds[:, 0], bounds[:, 1], entries.size)
+        cells = _cells(starts, stops, entries.size)
         return {"table_cells": cells, "table_values": entries[cells].astype(np.int64)}
 
     def _expected_changes(self) -> dict[str, IntArray]:
@@ -148,6 +149,8 @@ def _cells(starts: IntArray, stops: IntArray, num_cells: int) -> IntArray:
     total = int(lens.sum())
     if total > num_cells:
         return np.arange(num_cells)
+    if total == starts.size and lens.min() == 1:
+        return starts  # a decode step: one cell a lane
     before = np.cumsum(lens) - lens
     cells: IntArray = np.arange(total) + np.repeat(starts - before, lens)
     return cells

@@ -31,6 +31,7 @@ class Staging:
         self._device = device
         self._is_cuda = device.type == "cuda"
         self._copied: torch.cuda.Event | None = torch.cuda.Event() if self._is_cuda else None
+        self._stream = torch.cuda.current_stream(device) if self._is_cuda else None
         self._allocate(_FIRST_WORDS)
         self.generation = 0
         self._lay_out(())
@@ -54,7 +55,7 @@ class Staging:
         if self._words:
             self._sent_part.copy_(self._pinned_part, non_blocking=True)
         if self._copied is not None:
-            self._copied.record()
+            self._copied.record(self._stream)
         return self._views
 
     def _lay_out(self, shape: tuple[tuple[str, int], ...]) -> None:
