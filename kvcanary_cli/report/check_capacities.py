@@ -175,6 +175,8 @@ def _memory(audit: Audit) -> dict[str, Any]:
         "fixed_bytes": memory.fixed,
         "token_table_bytes": memory.token_table,
         "kv_bytes": memory.kv,
+        # what the pool could hold in the same memory, rounded up
+        "tokens_lost": None if not memory.kv else -(-memory.total * audit.setup.pool.tokens // memory.kv),
     }
 
 
@@ -281,7 +283,7 @@ def _memory_lines(report: Report) -> list[str]:
     share = ""
     if memory["kv_bytes"] is not None:
         used = percent(total, memory["kv_bytes"], digits=2, up=True)
-        share = f", {used} of {size(memory['kv_bytes'], down=True)} KV"
+        share = f", {used} of {size(memory['kv_bytes'], down=True)} KV ({count(memory['tokens_lost'])} tokens)"
     summary = f"canary {size(canary)} + workspace {size(workspace)} = {size(total)}{share}"
     lines = wrap(summary, first="memory    ")
     slots, page = count(pool["slots"]), count(pool["page_size"])
@@ -347,9 +349,12 @@ def _status(report: Report, failing: list[dict[str, Any]]) -> str:
 
 
 def _notes(report: Report, findings: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    notes = [
-        ("why", finding["server_message"] or f"{finding['when']}: {finding['text']}") for finding in findings
-    ]
+    notes = []
+    for finding in findings:
+        if finding["server_message"] is None:
+            notes.append(("why", f"{finding['when']}: {finding['text']}"))
+        else:
+            notes += [("why", finding["server_message"]), ("when", finding["when"])]
     texts = [fix["text"] for fix in report["fixes"][:_SHOWN_FIXES]]
     width = max((len(text) for text in texts), default=0)
     for number, fix in enumerate(report["fixes"][:_SHOWN_FIXES]):
