@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from kvcanary_cli.ledger import columns as c
 from kvcanary_cli.ledger.breach_log import BreachLog
 from kvcanary_cli.ledger.facts import overview, slot_facts
 from kvcanary_cli.ledger.host_store import HostStore
@@ -113,6 +114,11 @@ class Ledger:
     def slot(self, group: str, slot: int) -> SlotFacts:
         """What is known of a slot now; `group` as events name it."""
         return slot_facts(self._state, self._rows, group, slot, self._last_sweep)
+
+    def epoch(self, group: str, slot: int) -> int:
+        """Which stay of the slot this is; 0 for one outside of the pool."""
+        table = self._state.tables[group]
+        return int(table.slots[slot, c.EPOCH]) if 0 <= slot < table.num_slots else 0
 
     def holder_names(self, group: str, slots: IntArray) -> list[tuple[str, ...]]:
         """Names of the holders of each slot, in the order in which they came."""

@@ -267,11 +267,13 @@ def _case(breaches: list[Breach], stories: list[SlotStory], nodes: list[int]) ->
     own_stories.sort(key=lambda s: (s.first.step, s.first.position, s.slot))
     group = _main_group(own_breaches, own_stories)
     case = Case(group=group, breaches=own_breaches, stories=own_stories)
-    bad = {(s.group, s.slot) for s in own_stories}
-    bad |= {(breach.group, slot) for breach in own_breaches for slot in touched_slots(breach)}
+    bad: dict[str, set[int]] = defaultdict(set)
     for story in own_stories:
-        others = {slot for of_group, slot in bad if of_group == story.group and slot != story.slot}
-        if is_shadow(story, others) or _from_foreign_seed(story, own_breaches):
+        bad[story.group].add(story.slot)
+    for breach in own_breaches:
+        bad[breach.group] |= touched_slots(breach)
+    for story in own_stories:
+        if is_shadow(story, bad[story.group]) or _from_foreign_seed(story, own_breaches):
             case.shadows.append(story)
     failing = {s.slot for s in case.damaged}
     hidden = {

@@ -35,7 +35,11 @@ def kv(runtime: Runtime, state: RunState, event: ev.Kv, line: int) -> None:
     elif event.op == "zero":
         runtime.zero_bytes(event.group, event.slots, sources)
     elif event.op == "flip":
-        runtime.flip_byte(event.group, event.slots, event.byte or 0, event.xor or 0, sources)
+        # every element flips, so a slot that is named an even number of times is as it was
+        named, times = np.unique(event.slots, return_counts=True)
+        flipped = named[times % 2 == 1]
+        if flipped.size:
+            runtime.flip_byte(event.group, flipped, event.byte or 0, event.xor or 0, sources)
     elif event.from_ is not None:
         runtime.copy_bytes(event.group, event.slots, event.from_, sources)
 
@@ -127,14 +131,8 @@ def _delivered_chain(
         given = default_tokens(state, rid, 0, at + count)
     else:
         given = np.array(event.tokens, np.int64)
-    if given.size >= at + count:
-        running = CHAIN_HEAD
-        for position, token in enumerate(given[:at].tolist()):
-            running = chain(running, token, position)
-        tokens = given[at : at + count]
-    else:
-        running = _chain_before(runtime, state, event, rid, where)
-        tokens = given[:count]
+    has_chain = given.size >= at + count
+    tokens = given[at : at + count] if has_chain else given[:count]
     if tokens.size < count:
         raise InputError(
             f"{count} slots are delivered with {given.size} tokens; {count} are needed, "
@@ -142,6 +140,7 @@ def _delivered_chain(
             where=where,
             path="$.tokens",
         )
+    running = _chain_before(runtime, state, event, rid, given[:at] if has_chain else None, where)
     chains = np.zeros(count, np.uint64)
     for i, token in enumerate(tokens.tolist()):
         chains[i] = running
@@ -149,11 +148,20 @@ def _delivered_chain(
     return tokens, chains
 
 
-def _chain_before(runtime: Runtime, state: RunState, event: ev.Xfer, rid: str | None, where: str) -> int:
-    """Chain value after the slot before the delivery, from the request's row."""
+def _chain_before(
+    runtime: Runtime, state: RunState, event: ev.Xfer, rid: str | None, before: IntArray | None, where: str
+) -> int:
+    """Chain value that the delivery continues: of the row's previous slot, else of the tokens before it."""
     if event.at == 0:
         return CHAIN_HEAD
     row = state.table.rid_row.get(rid) if rid is not None else None
+    cells = state.table.slots_of(row, event.at - 1, event.at) if row is not None else np.zeros(0, np.int64)
+    slot = int(cells[0]) if cells.size else 0
+    if slot == 0 and before is not None:
+        running = CHAIN_HEAD
+        for position, token in enumerate(before.tolist()):
+            running = chain(running, token, position)
+        return running
     if row is None:
         raise InputError(
             f"the delivery continues at position {event.at}, but {rid!r} has no row to continue from",
@@ -161,8 +169,9 @@ def _chain_before(runtime: Runtime, state: RunState, event: ev.Xfer, rid: str | 
             path="$.tokens",
             hint=f"give the {event.at} tokens before it too",
         )
-    before = int(state.table.slots_of(row, event.at - 1, event.at)[0])
-    if event.group == "swa" and state.layout.maps_window:
-        before = int(state.swa_map[before])
-    token, position, prev_hash, _ = (int(word) for word in runtime.read_stamp(event.group, before))
+    group = runtime.layout.group(event.group)
+    seed = int(runtime.in_group(group, np.array([slot], np.int64))[0])
+    if not 0 <= seed < group.num_slots:
+        return CHAIN_HEAD  # as a forward does whose seed lies outside of the pool
+    token, position, prev_hash, _ = (int(word) for word in runtime.read_stamp(group.kind, seed))
     return chain(prev_hash & (2**64 - 1), token, position)

@@ -43,6 +43,9 @@ _NOTHING: dict[str, Any] = {
     "last_checked_step": None,
 }
 
+# Slots looked at in front of broken chains, over a whole run: hidden damage is rare, a wrong table is not.
+MOST_WALKED = 50_000
+
 Neighbours = Callable[[str, int | None, int], list[tuple[int, int]]]
 
 
@@ -141,6 +144,7 @@ class Stories:
         self.ring_capacity = ring_capacity
         self.kept: list[Violation] = []
         self.total = 0
+        self._walked = 0
         self._failed = {group: np.zeros(size, np.bool_) for group, size in num_slots.items()}
         self._by_slot: dict[tuple[str, int, int], SlotStory] = {}
 
@@ -165,10 +169,10 @@ class Stories:
             if len(self.kept) < self.ring_capacity:
                 self.kept.append(violation)
             group = group_of_tag(int(batch.rows[i, RING_TAG]))
-            facts = self._facts(group, violation.slot)
-            key = (group, violation.slot, facts.epoch)
+            key = (group, violation.slot, self._ledger.epoch(group, violation.slot))
             story = self._by_slot.get(key)
             if story is None:
+                facts = self._facts(group, violation.slot)
                 story = self._by_slot[key] = self._begin(group, violation, facts)
                 if 0 <= violation.slot < self._num_slots.get(group, 0):
                     self._failed[group][violation.slot] = True
@@ -185,10 +189,11 @@ class Stories:
         before = self._facts(group, violation.predecessor) if violation.predecessor > 0 else None
         run = []
         # only a chain that breaks for no reason of its own asks what stands before it
-        looks_back = violation.bits & ~(BIT_CHAIN_HASH | BIT_WRITE_POSITION) == 0
+        looks_back = violation.bits & ~(BIT_CHAIN_HASH | BIT_WRITE_POSITION) == 0 and self._walked < MOST_WALKED
         place = (group, violation.row, violation.position)
         for slot, position in self._row_before(*place) if looks_back else ():
             held = self._facts(group, slot)
+            self._walked += 1
             if not _is_foreign(held, violation.rid, position):
                 break
             run.append(held)
