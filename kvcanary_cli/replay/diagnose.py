@@ -61,7 +61,7 @@ def _incident(case: Case, context: Context, rules: Mapping[str, Rule]) -> Incide
     return Incident(
         kind=best.kind if best is not None else UNKNOWN,
         strength=best.strength if best is not None else Strength.UNKNOWN,
-        evidence=_evidence(best, opinions),
+        evidence=_evidence(case, best, opinions),
         group=case.group,
         slots=slots,
         is_damaged=is_damaged,
@@ -87,12 +87,21 @@ def _choose(opinions: Iterable[Opinion], case: Case) -> Opinion | None:
     return min((o for o in opinions if o.strength > Strength.UNKNOWN), key=order, default=None)
 
 
-def _evidence(best: Opinion | None, opinions: list[Opinion]) -> tuple[Evidence, ...]:
-    own = best.evidence if best is not None else ()
+def _evidence(case: Case, best: Opinion | None, opinions: list[Opinion]) -> tuple[Evidence, ...]:
+    own = best.evidence if best is not None else _unexplained(case)
     against = tuple(
         e for opinion in opinions if opinion is not best for e in opinion.evidence if not e.is_for
     )
     return own + against
+
+
+def _unexplained(case: Case) -> tuple[Evidence, ...]:
+    """What is known of a case that no rule explains: the rules of ownership that were broken, if any."""
+    if not case.breaches:
+        text = "no ownership event that would explain it is recorded"
+        return (Evidence(UNKNOWN, "no-event", text),)
+    first = case.breaches[0]
+    return (Evidence(UNKNOWN, first.rule, f"ledger: {first.rule} by {first.actor or 'nobody named'}"),)
 
 
 def _damaged_slots(case: Case, best: Opinion | None) -> tuple[list[int], bool]:

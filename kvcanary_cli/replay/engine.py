@@ -211,6 +211,7 @@ class Replay:
         self._mark_written(call.slots)
         if self.sweep_interval and self.totals.steps % self.sweep_interval == 0:
             self.sweep()
+            self.ledger.swept(step)
 
     def _count(self, decoded: DecodedForward, entries: dict[str, int]) -> None:
         launches = 2 * len(self.runtime.layout.halves)

@@ -19,7 +19,7 @@ from kvcanary_cli.replay.room import require_room
 from kvcanary_cli.replay.rules import Context
 from kvcanary_cli.replay.state import RunState, new_state
 from kvcanary_cli.replay.stories import Stories
-from kvcanary_cli.replay.violations import ViolationBatch
+from kvcanary_cli.replay.violations import MOST_NEW, ViolationBatch
 from kvcanary_cli.replay.watch import Announce, Watch
 from kvcanary_cli.runtime.base import Counters
 from kvcanary_cli.runtime.layout import Layout, layout_of
@@ -47,6 +47,7 @@ class ReplayResult:
         stopped: why the run ended before the trace did: None, "violation" or "interrupted".
         last_line: line of the last event applied.
         capacity_violations, capacity_total: the first ones, and how many there are.
+        cut_steps: forwards in which so many slots failed for the first time that not all were looked at.
         has_expectations: whether any forward carried expected input tokens.
         began_unknown: whether the recording began in a running engine.
         history: what happened to the slot that was asked for.
@@ -69,6 +70,7 @@ class ReplayResult:
     limited: dict[str, int] = field(default_factory=dict)
     stopped: str | None = None
     last_line: int = 0
+    cut_steps: int = 0
 
 
 def run_replay(
@@ -120,8 +122,12 @@ def run_replay(
         full_of=lambda slot: _full_of(state, slot),
     )
 
+    cut_steps = 0
+
     def take(batch: ViolationBatch) -> None:
+        nonlocal cut_steps
         new = stories.add(batch)
+        cut_steps += batch.lost > 0 and len(batch) >= MOST_NEW
         if watch is not None:
             watch.note(len(new))
         on_violations(batch)
@@ -174,6 +180,7 @@ def run_replay(
         limited=limited,
         stopped=stopped,
         last_line=last_line,
+        cut_steps=cut_steps,
     )
 
 

@@ -13,9 +13,12 @@ MISPLACED = ("write-outside-row", "write-foreign", "write-unheld")
 
 def table_changed_midflight(case: Case, context: Context) -> Opinion | None:
     """K10: for one forward a row held what belongs to another request or batch."""
-    breach = case.breach("row-changed-by-other")
+    breach = case.breach("row-changed-by-other", "bind-occupied")
     if breach is None:
         return None
+    if breach.rule == "bind-occupied":
+        text = f"ledger: row {breach.row} went to {breach.actor} while {breach.facts.get('occupant')} used it"
+        return fits("K10", Strength.STRONG, ("bind-occupied", text), root=breach, writer=breach.actor)
     text = f"ledger: the row of {names(breach.victims)} was written by {breach.actor}"
     return fits("K10", Strength.CERTAIN, ("row-changed-by-other", text), root=breach, writer=breach.actor)
 
@@ -48,7 +51,7 @@ def address_mixup(case: Case, context: Context) -> Opinion | None:
     """K12: a write went to an address that no ownership event explains."""
     found = _misplaced(case)
     if found is None:
-        return None
+        return _foreign_row(case)
     breach, delta = found
     if case.before(breach, "alloc-held", "free-unheld", "row-names-released") is not None:
         return None
@@ -96,6 +99,15 @@ def address_range(case: Case, context: Context) -> Opinion | None:
     where = span(breach) if breach is not None else f"slot {case.damaged[0].slot}"
     text = f"{where} is outside the pool of {context.num_slots} slots"
     return fits("C6", Strength.CERTAIN, ("slot-out-of-range", text), root=breach)
+
+
+def _foreign_row(case: Case) -> Opinion | None:
+    """A row that its own request pointed at slots of others."""
+    breach = case.breach("row-names-foreign")
+    if breach is None:
+        return None
+    text = f"ledger: the row of {breach.actor} names {span(breach)}, held by {names(breach.victims)} alone"
+    return fits("K12", Strength.STRONG, ("row-names-foreign", text), root=breach, rank=20)
 
 
 def _misplaced(case: Case) -> tuple[Breach, int] | None:

@@ -63,11 +63,12 @@ def wrong_input_token(case: Case, context: Context) -> Opinion | None:
 
 def uncomputed_prefix(case: Case, context: Context) -> Opinion | None:
     """K19: a prefix is shared that nobody wrote since its slots were allocated."""
-    breach = case.breach("share-unwritten")
+    breach = case.breach("share-unwritten", "publish-unwritten")
     if breach is None:
         return None
-    text = f"ledger: {span(breach)} was shared with {breach.actor}, and nobody wrote it since its allocation"
-    return fits("K19", Strength.CERTAIN, ("share-unwritten", text), root=breach)
+    how = "published" if breach.rule == "publish-unwritten" else "shared"
+    text = f"ledger: {span(breach)} was {how} by {breach.actor}, and nobody wrote it since its allocation"
+    return fits("K19", Strength.CERTAIN, (breach.rule, text), root=breach)
 
 
 def key_collision(case: Case, context: Context) -> Opinion | None:
