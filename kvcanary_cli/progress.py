@@ -98,6 +98,8 @@ class Progress:
             return
         self._erase()
         is_long = self._is_live or self._clock() - self._start >= FIRST_LINES_SECONDS[0]
+        if is_long:
+            self._release()
         if is_long and self._num_events > MAX_EVENTS:
             self._write(f"... {count(self._num_events - MAX_EVENTS)} more findings\n")
 

@@ -45,6 +45,7 @@ class RunRequest:
     no_tokens: bool = False
     history: tuple[str | None, int] | None = None
     expect: str | None = None
+    incident: int | None = None
 
 
 def run_command(
@@ -111,6 +112,7 @@ def run_command(
             seconds=time.monotonic() - started,
             no_tokens=request.no_tokens,
             answers=answers,
+            page_of=request.incident,
             asked={
                 "capacities": request.capacities,
                 "skip_bad_lines": request.skip_bad_lines,

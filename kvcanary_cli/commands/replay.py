@@ -156,6 +156,7 @@ def replay(
         no_tokens=no_tokens,
         history=(group, slot) if history and slot is not None else None,
         expect=expect,
+        incident=incident,
     )
     view = View(
         incident=incident,

@@ -1,14 +1,15 @@
-"""One incident in full, and the history of one slot: text made from the report's dict alone."""
+"""One incident in full: text made from the report's dict alone."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from kvcanary_cli.errors import UsageError
 from kvcanary_cli.kinds import KINDS, title
 from kvcanary_cli.report.again import again
 from kvcanary_cli.report.frame import Report, Sections
-from kvcanary_cli.report.replay_text import header, latency_text, verdict
+from kvcanary_cli.report.replay_text import header, incident_title, latency_text, span_text, verdict
 from kvcanary_cli.report.tables import Column, Table
 from kvcanary_cli.report.text import WIDTH, count, names, plural, ranges, to_ranges, window, wrap
 
@@ -43,19 +44,21 @@ def finding_line(found: dict[str, Any]) -> str:
     """What is said of an incident when it turns up: `step 853: K07 late-remote-write, 16 slots of page 294`."""
     window_group = " of the window group" if found["group"] == "swa" else ""
     pages = _numbers("page", found["pages"], limit=4)
-    what = f"{found['kind']} {found['name']}, {plural(found['num_slots'], 'slot')} of {pages}"
-    return f"step {found['step']}: {what}{window_group}"
+    where = f", {plural(found['num_slots'], 'slot')} of {pages}{window_group}" if found["slots"] else ""
+    return f"step {found['step']}: {incident_title(found)}{where}"
 
 
 def render_incident(report: Report, incident: dict[str, Any]) -> Sections:
     """The incident's page: breach, history of the slots, one slot field by field, cause, neighbourhood."""
-    body: list[str | Table] = [RULE, *wrap(_headline(incident)), RULE]
-    body += _moments(incident)
-    body += ["", *_holders(incident, report)]
-    body += ["", *_example(incident, report)]
-    body += ["", *_cause(incident)]
-    body += ["", *_neighbourhood(incident)]
-    body += ["", _summary_line(incident)]
+    body: list[str | Table] = [RULE, *wrap(_headline(incident)), RULE, *_moments(incident)]
+    parts: list[Sequence[str | Table]] = [
+        _holders(incident, report),
+        _example(incident, report),
+        _cause(incident),
+        _neighbourhood(incident),
+    ]
+    for part in [*parts, [_summary_line(incident)]]:
+        body += ["", *part] if part else []
     return Sections(
         header=header(report),
         body=body,
@@ -66,77 +69,18 @@ def render_incident(report: Report, incident: dict[str, Any]) -> Sections:
 
 
 def _next(report: Report, incident: dict[str, Any]) -> list[tuple[str, str]]:
-    place = incident["example"] or {"slot": incident["slots"][0][0], "group": incident["group"]}
+    explain = ("next", f"kvcanary explain {incident['kind']}")
+    slots = [first for first, _ in incident["slots"]]
+    place = incident["example"] or {"slot": slots[0] if slots else None, "group": incident["group"]}
+    if place["slot"] is None:
+        return [explain]
     group = ["--group", place["group"]] if len(report["pool"]["groups"]) > 1 else []
-    notes = [("next", again(report["inputs"], "--slot", str(place["slot"]), *group, "--history"))]
-    notes.append(("next", f"kvcanary explain {incident['kind']}"))
-    return notes
-
-
-def render_history(report: Report) -> Sections:
-    """Every event of one slot, in order; checks that say the same at step after step are one row."""
-    history = report["history"]
-    columns = [Column("STEP", "right"), Column("LINE", "right"), Column("EPOCH", "right"), Column("EVENT")]
-    columns += [Column("WHO"), Column("DETAILS")]
-    runs = _runs(history["moments"])
-    rows = [
-        [
-            window([run[0]["step"], run[-1]["step"]]),
-            "-" if run[0]["event"] is None else str(run[0]["event"]),
-            str(run[0]["epoch"]),
-            run[0]["what"] + (f" x {len(run)}" if len(run) > 1 else ""),
-            run[0]["who"] or "-",
-            run[0]["text"] or "-",
-        ]
-        for run in runs
-    ]
-    events = plural(len(history["moments"]), "event")
-    title = f"slot {history['slot']} ({history['group']}), page {history['page']}: {events}"
-    body: list[str | Table] = [title, ""]
-    body.append(Table(columns, rows) if rows else "  nothing is recorded of this slot")
-    return Sections(
-        header=header(report),
-        body=body,
-        status=_history_status(history),
-        notes=[("next", hint) for hint in _history_hints(report)],
-        verdict=verdict(report),
-    )
-
-
-def _runs(moments: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    runs: list[list[dict[str, Any]]] = []
-    told = ("what", "who", "epoch", "text")
-    for moment in moments:
-        is_check = moment["what"].startswith("check")
-        if is_check and runs and all(moment[key] == runs[-1][-1][key] for key in told):
-            runs[-1].append(moment)
-        else:
-            runs.append([moment])
-    return runs
-
-
-def _history_hints(report: Report) -> list[str]:
-    """The incident that names the slot; the whole report where none does and something was found."""
-    history = report["history"]
-    for incident in report["incidents"]:
-        own = incident["group"] == history["group"] and any(
-            first <= history["slot"] <= last for first, last in incident["slots"] + incident["shadows"]
-        )
-        copies = [s for s in incident["slot_stories"] if s["group"] == history["group"]]
-        if own or any(story["slot"] == history["slot"] for story in copies):
-            return [again(report["inputs"], "--incident", str(incident["id"]))]
-    return [] if report["status"] == "pass" else [again(report["inputs"])]
-
-
-def _history_status(history: dict[str, Any]) -> str:
-    failed = sum(moment["what"] == "check FAIL" for moment in history["moments"])
-    checked = failed + sum(moment["what"] == "check ok" for moment in history["moments"])
-    return f"slot {history['slot']} was checked {plural(checked, 'time')} and failed {plural(failed, 'time')}"
+    return [("next", again(report["inputs"], "--slot", str(place["slot"]), *group, "--history")), explain]
 
 
 def _headline(incident: dict[str, Any]) -> str:
     evidence = next((e["text"] for e in incident["cause"]["evidence"] if "for" in e), "no rule explains it")
-    return f"{incident['kind']} {incident['name']}: {evidence}"
+    return f"{incident_title(incident)}: {evidence}"
 
 
 def _labelled(label: str, text: str) -> list[str]:
@@ -175,6 +119,8 @@ def _numbers(noun: str, pairs: list[list[int]], *, limit: int) -> str:
 
 def _holders(incident: dict[str, Any], report: Report) -> list[str]:
     where = f"{_numbers('page', incident['pages'], limit=6)}, {_numbers('slot', incident['slots'], limit=6)}"
+    if not incident["slots"]:
+        where = "the broken rule names no slot"
     has_window = len(report["pool"]["groups"]) > 1
     lines = wrap(where + (f", group {incident['group']}" if has_window else ""), indent="  ")
     if incident["other_group_slots"]:
@@ -196,7 +142,7 @@ def _holders(incident: dict[str, Any], report: Report) -> list[str]:
         )
     before = incident["held_before"]
     if before is not None:
-        steps = window(before["steps"])
+        steps = span_text(before["steps"])
         lines += _indented(
             "held before", [f"{before['rid'] or 'not recorded'} step {steps}, epoch {before['epoch']}"]
         )
@@ -206,7 +152,7 @@ def _holders(incident: dict[str, Any], report: Report) -> list[str]:
             "released", [f"step {released['step']}, by {released['by'] or '-'}: {released['why']}"]
         )
     readers = [
-        f"{r['rid']} step {window(r['steps'])}, {plural(r['forwards'], 'forward')}"
+        f"{r['rid']} step {span_text(r['steps'])}, {plural(r['forwards'], 'forward')}"
         for r in incident["readers"]
     ]
     return lines + _indented("read by", _first(readers) or ["nobody, while a check failed"])
@@ -238,7 +184,8 @@ def _example(incident: dict[str, Any], report: Report) -> list[str | Table]:
         stored, expected = example["stored"][field], example["expected"].get(field)
         note = "not checked" if expected is None else "agrees"
         if differs:
-            note = "differs" + _displacement(field, stored, expected)
+            shift = example["position_shift"] if field == "position" else None
+            note = "differs" + (f", by {shift:+,}" if shift is not None else "")
         rows.append([field, "-" if expected is None else str(expected), str(stored), note])
     is_checked = "real_kv_hash" in report["coverage"]["checks"]
     note = "differs from the bytes" if "kv_hash" in example["differs"] else "agrees with the bytes"
@@ -249,20 +196,13 @@ def _example(incident: dict[str, Any], report: Report) -> list[str | Table]:
 
 def _example_title(incident: dict[str, Any], example: dict[str, Any], report: Report) -> str:
     """Where the example lies, and how many of the incident's slots fail as it does."""
-    page, offset = divmod(example["slot"], report["pool"]["page_size"])
     group = f" of group {example['group']}" if len(report["pool"]["groups"]) > 1 else ""
-    where = f"slot {example['slot']}{group}, page {page} offset {offset}, position {example['position']}"
-    stories = [s for s in incident["slot_stories"] if s["group"] == example["group"] and not s["is_shadow"]]
-    alike = sum(story["differs"] == example["differs"] for story in stories)
-    if len(stories) < 2:
-        return where
-    return f"{where} ({count(alike)} of {count(len(stories))} slots fail like this, others: --slot N)"
-
-
-def _displacement(field: str, stored: int | str, expected: int | str | None) -> str:
-    if field == "position" and isinstance(stored, int) and isinstance(expected, int):
-        return f", by {stored - expected:+,}"
-    return ""
+    place = f"page {example['page']} offset {example['offset']}, position {example['position']}"
+    text = f"slot {example['slot']}{group}, {place}"
+    if len(incident["slot_stories"]) < 2:
+        return text
+    alike = plural(example["alike_slots"], "slot")
+    return f"{text} ({alike} of this incident {'fails' if example['alike_slots'] == 1 else 'fail'} like it)"
 
 
 def _cause(incident: dict[str, Any]) -> list[str]:
@@ -281,7 +221,7 @@ def _titled(code: str) -> str:
 
 def _neighbourhood(incident: dict[str, Any]) -> list[str]:
     rows = incident["neighbourhood"]
-    if not rows:
+    if not rows:  # not drawn, or no slot to draw
         return []
     lines = ["slots around, one row per page, at the end of the run"]
     for row in rows:
@@ -309,4 +249,4 @@ def _summary_line(incident: dict[str, Any]) -> str:
         "damaged": window(incident["damaged_step"]),
         "seen": "never" if incident["seen"] is None else str(incident["seen"]["step"]),
     }
-    return f"SUMMARY: {incident['kind']} {incident['name']} " + " ".join(f"{k}={v}" for k, v in keys.items())
+    return f"SUMMARY: {incident_title(incident)} " + " ".join(f"{k}={v}" for k, v in keys.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -44,7 +45,7 @@ def incident_json(
 ) -> dict[str, Any]:
     """One incident. Ranges are `[first, last]`, unknown is null."""
     facts = incident.facts
-    example = _example_story(incident)
+    stories = _slots_json(incident, page_size, no_tokens)
     return {
         "id": number,
         "kind": incident.kind,
@@ -85,8 +86,8 @@ def incident_json(
                 for e in incident.evidence
             ],
         },
-        "example": example_json(example, no_tokens) if example is not None else None,
-        "slot_stories": _slots_json(incident, page_size, no_tokens),
+        "example": _example(incident, stories),
+        "slot_stories": stories,
     }
 
 
@@ -133,11 +134,13 @@ def _slots_json(incident: Incident, page_size: int, no_tokens: bool) -> list[dic
     """Slots of an incident that failed a check: what failed first, and who held and wrote each then."""
     shadows = {(incident.group, slot) for slot in incident.shadows}
     copies = set(incident.other_slots)
+    alike = Counter((story.group, story.bits) for story in incident.stories)
     return [
         {
             "slot": story.slot,
             "group": story.group,
             "page": story.slot // page_size,
+            "offset": story.slot % page_size,
             "is_shadow": (story.group, story.slot) in shadows
             or (story.group != incident.group and story.slot not in copies),
             "position": story.first.position,
@@ -146,16 +149,11 @@ def _slots_json(incident: Incident, page_size: int, no_tokens: bool) -> list[dic
             "seen": _seen(story),
             "violations": story.count,
             "last_step": story.last_step,
+            "alike_slots": alike[story.group, story.bits],
             **_values(story, no_tokens),
         }
         for story in incident.stories
     ]
-
-
-def example_json(story: SlotStory, no_tokens: bool) -> dict[str, Any]:
-    """The slot that stands for its incident: stored against expected, field by field."""
-    place = {"slot": story.slot, "group": story.group, "position": story.first.position}
-    return place | _values(story, no_tokens)
 
 
 def _values(story: SlotStory, no_tokens: bool) -> dict[str, Any]:
@@ -165,8 +163,10 @@ def _values(story: SlotStory, no_tokens: bool) -> dict[str, Any]:
         "prev_hash": BIT_CHAIN_HASH,
         "kv_hash": BIT_KV_HASH,
     }
+    stored, expected = story.first.stored["position"], story.first.expected["position"]
     return {
         "differs": [field for field, bits in fields.items() if story.bits & bits],
+        "position_shift": None if stored is None or expected is None else stored - expected,
         "stored": _fields(story.first.stored, no_tokens),
         "expected": _fields(story.first.expected, no_tokens),
     }
@@ -202,11 +202,11 @@ def merged_ranges(incidents: Iterable[dict[str, Any]]) -> int:
     return len(slots)
 
 
-def _example_story(incident: Incident) -> SlotStory | None:
+def _example(incident: Incident, stories: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The slot that stands for its incident: the first of its slots that failed a check."""
     wanted = set(incident.slots)
-    return next(
-        (s for s in incident.stories if s.slot in wanted), incident.stories[0] if incident.stories else None
-    )
+    own = (s for s in stories if s["slot"] in wanted and s["group"] == incident.group)
+    return next(own, stories[0] if stories else None)
 
 
 def _breach(breach: Breach, no_tokens: bool) -> dict[str, Any]:

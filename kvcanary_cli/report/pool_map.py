@@ -9,6 +9,7 @@ import numpy as np
 from kvcanary_cli.ledger.records import SlotFacts
 from kvcanary_cli.replay.incidents import Incident
 from kvcanary_cli.replay.run import ReplayResult
+from kvcanary_cli.report.text import ranges
 
 PAGES_AROUND = 2
 MAX_CELLS = 64  # slots of a page that are drawn; the rest is a number
@@ -64,7 +65,7 @@ def _page_text(facts: list[SlotFacts]) -> str:
     named = " ".join(holders[:3]) + (f" and {len(holders) - 3} more" if len(holders) > 3 else "")
     if not positions:
         return named
-    return f"{named} position {min(positions)}-{max(positions)}"
+    return f"{named} position {ranges([[min(positions), max(positions)]])}"
 
 
 def heatmap(result: ReplayResult) -> dict[str, Any]:

@@ -19,6 +19,9 @@ from kvcanary_cli.report.text import count, plural
 
 __all__ = ["build_replay", "render_replay"]
 
+MOST_DRAWN = 200
+"""Incidents whose surroundings are drawn; a run in which everything fails has thousands."""
+
 
 def build_replay(
     result: ReplayResult,
@@ -32,6 +35,7 @@ def build_replay(
     no_tokens: bool = False,
     answers: AnswerSheet | None = None,
     asked: dict[str, Any] | None = None,
+    page_of: int | None = None,
 ) -> Report:
     """The report of one replay.
 
@@ -41,6 +45,7 @@ def build_replay(
         truncated: line in which the trace ends, if it ends inside one.
         no_tokens: leave token ids out.
         answers: what was planted, to compare with what was found.
+        page_of: number of the incident that is to be shown in full.
         asked: further words of the command line that decide what is found.
     """
     layout = result.layout
@@ -59,7 +64,9 @@ def build_replay(
     incidents = [
         {
             **incident_json(incident, number, layout.page_size, no_tokens=no_tokens),
-            "neighbourhood": neighbourhood(result, incident),
+            "neighbourhood": neighbourhood(result, incident)
+            if number <= MOST_DRAWN or number == page_of
+            else None,
         }
         for number, incident in enumerate(result.incidents, 1)
     ]
@@ -156,8 +163,15 @@ def _coverage(
         "bad_lines": bad_lines,
         "truncated_line": truncated,
         "server_skipped_steps": skipped,
+        "server_entries": _server_entries(result),
         "incomplete": _incomplete(result, options, made, bad_lines, truncated),
     }
+
+
+def _server_entries(result: ReplayResult) -> int:
+    """Entries that a server would have verified too: it skips a step whose plan has no room (C4), HEAD and TAIL."""
+    asked = sum(found.need for found in result.capacity_violations if found.capacity == "verify_capacity")
+    return max(result.totals.entries - 2 * len(result.layout.halves) * asked, 0)
 
 
 def _ledger(result: ReplayResult) -> dict[str, Any]:
@@ -218,7 +232,8 @@ def _summary(result: ReplayResult, incidents: list[dict[str, Any]]) -> dict[str,
         "incidents": len(incidents),
         "slots": merged_ranges(incidents),
         "shadows": sum(last - first + 1 for i in incidents for first, last in i["shadows"]),
-        "breaches": len(result.ledger.breaches),
+        "breaches": result.ledger.counts()["breaches"],
+        "cut_steps": result.cut_steps,
         "violations": result.stories.total,
         "capacity_violations": result.capacity_total,
         "rids": sorted({reader["rid"] for incident in damaged for reader in incident["readers"]}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from kvcanary_cli.kinds import title
+from kvcanary_cli.kinds import KINDS, title
 from kvcanary_cli.report.frame import Annotation, Report, Sections
 from kvcanary_cli.report.tables import Column, Table
 from kvcanary_cli.report.text import count, names, percent, plural, ranges, size, to_ranges, window, wrap
@@ -80,7 +80,7 @@ def _server_lines(report: Report) -> list[str]:
     if not blind:
         return []
     planned = report["coverage"]["entries_planned"]
-    seen = max(planned - 2 * sum(found["need"] for found in blind), 0)
+    seen = report["coverage"]["server_entries"]
     worst = max(blind, key=lambda found: found["need"])
     steps = ranges(to_ranges(report["coverage"]["server_skipped_steps"]), limit=4)
     return [
@@ -187,16 +187,19 @@ def incident_table(report: Report, most: int = MAX_ROWS) -> list[str | Table]:
     extra = []
     if len(incidents) > most:
         extra.append(f"... {count(len(incidents) - most)} more incidents (--all, or --format json)")
+    if summary["cut_steps"]:
+        steps = plural(summary["cut_steps"], "step")
+        extra.append(f"too many slots failed at once in {steps}: the numbers of slots are lower bounds")
     if summary["violations"] > report["violation_log_rows"]:
         kept, total = count(report["violation_log_rows"]), count(summary["violations"])
-        extra.append(f"the log keeps {kept} of {total} violations in full (--ring); counts are exact")
+        extra.append(f"the log keeps {kept} of {total} violations in full (--ring)")
     return [headline, "", Table(columns, rows, indent=1), *extra]
 
 
 def _incident_row(incident: dict[str, Any]) -> list[str]:
     return [
         str(incident["id"]),
-        f"{incident['kind']} {incident['name']}",
+        incident_title(incident),
         count(incident["num_slots"]),
         ranges(incident["pages"], limit=2),
         "-" if incident["breach"] is None else str(incident["breach"]["step"]),
@@ -204,6 +207,17 @@ def _incident_row(incident: dict[str, Any]) -> list[str]:
         "never" if incident["seen"] is None else str(incident["seen"]["step"]),
         latency_text(incident["latency_steps"]),
     ]
+
+
+def incident_title(incident: dict[str, Any]) -> str:
+    """`K07 late-remote-write`, `unknown-cause`."""
+    return f"{incident['kind']} {incident['name']}" if incident["kind"] in KINDS else incident["name"]
+
+
+def span_text(pair: list[int | None]) -> str:
+    """First and last step of something that began and ended: step 0 is as good as any other."""
+    first, last = pair
+    return window(pair) if first is None or last is None else ranges([[first, last]])
 
 
 def latency_text(latency: list[int | None] | None) -> str:
@@ -232,10 +246,10 @@ def _annotations(report: Report) -> list[Annotation]:
 def _annotation(incident: dict[str, Any]) -> Annotation:
     breach, seen = incident["breach"], incident["seen"]
     where = f"slots {ranges(incident['slots'], limit=4)}, pages {ranges(incident['pages'], limit=4)}"
+    if not incident["slots"]:
+        where = f"{breach['rule']} by {breach['actor'] or 'nobody named'}" if breach else "no slot is named"
     when = f"breach at step {breach['step']}" if breach else f"seen at step {seen['step']}" if seen else ""
-    return Annotation(
-        level="error", title=f"{incident['kind']} {incident['name']}", message=f"{where}; {when}"
-    )
+    return Annotation(level="error", title=incident_title(incident), message=f"{where}; {when}")
 
 
 def _status(report: Report) -> str:
@@ -281,7 +295,7 @@ def _notes(report: Report) -> list[tuple[str, str]]:
 def setting_lines(report: Report) -> list[str]:
     """What `-v` adds: the settings that decided the run, and the memory that it took."""
     inputs, rows = report["inputs"], report["violation_log_rows"]
-    ring = "given by --ring" if inputs["ring"] is not None else "the trace's, or the default"
+    ring = "as --ring says" if inputs["ring"] is not None else "as the trace says; --ring changes it"
     memory = ", ".join(
         f"{part.replace('_', ' ')} {size(used)}" for part, used in report["memory_bytes"].items()
     )
@@ -303,6 +317,8 @@ def verdict(report: Report) -> dict[str, object]:
         "checked": coverage["entries"],
         "skipped": coverage["entries_skipped"],
     }
+    if summary["cut_steps"]:
+        keys["cut_steps"] = summary["cut_steps"]
     if summary["capacity_violations"]:
         keys["capacity"] = summary["capacity_violations"]
     if coverage["not_checked"]:

@@ -9,7 +9,8 @@ from kvcanary_cli.errors import UsageError
 from kvcanary_cli.report.again import again
 from kvcanary_cli.report.expect_text import expectation_lines
 from kvcanary_cli.report.frame import Report, Sections
-from kvcanary_cli.report.incident_text import render_history, render_incident, with_example
+from kvcanary_cli.report.history_text import render_history
+from kvcanary_cli.report.incident_text import render_incident, with_example
 from kvcanary_cli.report.replay_text import render_replay, setting_lines
 from kvcanary_cli.report.slots_text import heatmap_lines, slots_table
 from kvcanary_cli.report.text import plural
