@@ -14,8 +14,8 @@ from kvcanary_cli.faults.places import Step
 from kvcanary_cli.faults.scenes import find_scene
 from kvcanary_cli.faults.stream import Fault, NotApplicable, Stream
 from kvcanary_cli.faults.victims import next_read
-from kvcanary_cli.sim.tokens import VOCABULARY
 from kvcanary_cli.trace import events as ev
+from kvcanary_cli.trace.tokens import VOCABULARY
 
 DRAFTS = 4
 MAX_DRIFT = 3

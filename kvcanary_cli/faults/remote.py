@@ -8,8 +8,8 @@ from kvcanary_cli.faults.guests import array
 from kvcanary_cli.faults.sources import need_bytes
 from kvcanary_cli.faults.stream import Fault, Stream
 from kvcanary_cli.faults.victims import private_victim
-from kvcanary_cli.sim.tokens import VOCABULARY
 from kvcanary_cli.trace import events as ev
+from kvcanary_cli.trace.tokens import VOCABULARY
 
 MAX_DISTANCE = 40  # units between the positions of the delivery and those of its new owner
 

@@ -11,8 +11,8 @@ from kvcanary_cli.faults.guests import Guest
 from kvcanary_cli.faults.ownership import Ownership
 from kvcanary_cli.faults.places import Step
 from kvcanary_cli.faults.stream import Cell, NotApplicable, Stream
-from kvcanary_cli.sim.tokens import VOCABULARY
 from kvcanary_cli.trace import events as ev
+from kvcanary_cli.trace.tokens import VOCABULARY
 
 
 @dataclass(kw_only=True, slots=True)

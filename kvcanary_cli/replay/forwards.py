@@ -9,18 +9,14 @@ import numpy.typing as npt
 from numba import njit
 
 from kvcanary_cli.errors import InputError
-from kvcanary_cli.kernels.hashing_ref import mix
 from kvcanary_cli.replay.state import RunState
 from kvcanary_cli.runtime.calls import ForwardCall, IntArray
 from kvcanary_cli.runtime.expected import UNKNOWN
 from kvcanary_cli.runtime.page_table import COLUMN_UNMAPPED
 from kvcanary_cli.trace.events import Forward
-
-VOCABULARY = 151_936  # tokens that nobody named are drawn from this many ids (trace format)
+from kvcanary_cli.trace.tokens import made_up_tokens, mix
 
 _NO_POOL = np.zeros((0, 0), np.int32)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,14 +122,6 @@ def default_tokens(state: RunState, rid: str | None, start: int, stop: int) -> I
         positions = np.arange(start, stop, dtype=np.uint64)
         known[missing] = made_up_tokens(state.name_hash(rid), positions)[missing]
     return known
-
-
-def made_up_tokens(name_hash: int, positions: npt.NDArray[np.uint64]) -> IntArray:
-    """`mix(fnv1a64(rid) ^ position) mod 151936`, elementwise."""
-    x = np.uint64(name_hash) ^ positions
-    x = (x ^ (x >> np.uint64(30))) * _MIX_1
-    x = (x ^ (x >> np.uint64(27))) * _MIX_2
-    return ((x ^ (x >> np.uint64(31))) % np.uint64(VOCABULARY)).astype(np.int64)
 
 
 def event_context(line: int, slots: IntArray) -> npt.NDArray[np.uint64]:

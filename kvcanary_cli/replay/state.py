@@ -11,18 +11,7 @@ from kvcanary_cli.runtime.calls import HostCopy, IntArray
 from kvcanary_cli.runtime.expected import ExpectedTokens
 from kvcanary_cli.runtime.layout import Layout
 from kvcanary_cli.runtime.page_table import PageTable
-
-_FNV_OFFSET = 0xCBF29CE484222325
-_FNV_PRIME = 0x100000001B3
-_WORD = 2**64 - 1
-
-
-def fnv1a64(name: str) -> int:
-    """64-bit FNV-1a hash of a request's name (UTF-8)."""
-    value = _FNV_OFFSET
-    for byte in name.encode():
-        value = (value ^ byte) * _FNV_PRIME & _WORD
-    return value
+from kvcanary_cli.trace.tokens import fnv1a64
 
 
 @dataclass(slots=True)

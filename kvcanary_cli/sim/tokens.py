@@ -9,37 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-VOCABULARY = 151_936  # trace v1's modulus for tokens that nobody recorded
-MASK = (1 << 64) - 1
-MIX_1 = 0xBF58476D1CE4E5B9
-MIX_2 = 0x94D049BB133111EB
-FNV_OFFSET = 0xCBF29CE484222325
-FNV_PRIME = 0x100000001B3
+from kvcanary_cli.trace.tokens import MASK, VOCABULARY, fnv1a64, made_up_tokens, mix, mix_all
+
 # sets draft tokens apart from output tokens of the same request and position
 DRAFT_SALT = 0x6472616674
-
-
-def mix(value: int) -> int:
-    """The canary's 64-bit mixer (splitmix64's finaliser) of one number."""
-    value &= MASK
-    value = (value ^ (value >> 30)) * MIX_1 & MASK
-    value = (value ^ (value >> 27)) * MIX_2 & MASK
-    return value ^ (value >> 31)
-
-
-def fnv1a64(text: str) -> int:
-    """64-bit FNV-1a of the UTF-8 bytes of `text`."""
-    value = FNV_OFFSET
-    for byte in text.encode():
-        value = (value ^ byte) * FNV_PRIME & MASK
-    return value
-
-
-def mix_all(values: np.ndarray) -> np.ndarray:
-    """`mix` of each element of a uint64 array."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(MIX_1)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(MIX_2)
-    return values ^ (values >> np.uint64(31))
 
 
 def block_tokens(block_ids: tuple[int, ...], block_size: int, *, seed: int) -> np.ndarray:
@@ -52,9 +25,7 @@ def block_tokens(block_ids: tuple[int, ...], block_size: int, *, seed: int) -> n
 
 def own_tokens(rid: str, first: int, last: int, *, seed: int) -> np.ndarray:
     """Tokens that only request `rid` has at positions `first` to `last - 1`, int64."""
-    base = np.uint64(fnv1a64(rid) ^ mix(seed))
-    positions = np.arange(first, last, dtype=np.uint64)
-    return (mix_all(base ^ positions) % np.uint64(VOCABULARY)).astype(np.int64)
+    return made_up_tokens(fnv1a64(rid) ^ mix(seed), np.arange(first, last, dtype=np.uint64))
 
 
 def request_tokens(

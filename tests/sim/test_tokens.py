@@ -1,16 +1,13 @@
 import numpy as np
 
 from kvcanary_cli.sim.tokens import (
-    VOCABULARY,
     block_tokens,
     draft_token,
     drafts_kept,
-    fnv1a64,
-    mix,
-    mix_all,
     own_tokens,
     request_tokens,
 )
+from kvcanary_cli.trace.tokens import VOCABULARY, fnv1a64, mix, mix_all
 
 
 def tokens_of(rid="a", *, prompt=20, output=4, blocks=(), block_size=8, seed=0):
