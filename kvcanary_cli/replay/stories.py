@@ -189,7 +189,9 @@ class Stories:
         before = self._facts(group, violation.predecessor) if violation.predecessor > 0 else None
         run = []
         # only a chain that breaks for no reason of its own asks what stands before it
-        looks_back = violation.bits & ~(BIT_CHAIN_HASH | BIT_WRITE_POSITION) == 0 and self._walked < MOST_WALKED
+        looks_back = (
+            violation.bits & ~(BIT_CHAIN_HASH | BIT_WRITE_POSITION) == 0 and self._walked < MOST_WALKED
+        )
         place = (group, violation.row, violation.position)
         for slot, position in self._row_before(*place) if looks_back else ():
             held = self._facts(group, slot)
