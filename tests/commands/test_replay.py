@@ -150,6 +150,44 @@ class TestReports:
         assert "bad_lines=1" in done.out
         assert "skipped (--skip-bad-lines): 5" in done.out
 
+    def test_skipped_lines_of_a_request_trace(self, capsys, tmp_path):
+        path = tmp_path / "requests.jsonl"
+        first, second = EXAMPLE.read_text().splitlines()[:2]
+        path.write_text(f"{first}\n{{broken\n{second}\n")
+        assert call(capsys, "replay", str(path), "--device", "cpu").code == 2
+        done = call(capsys, "replay", str(path), "--device", "cpu", "--skip-bad-lines")
+        assert done.code == 4
+        assert "bad_lines=1" in done.out
+        assert "skipped (--skip-bad-lines): 2" in done.out
+
+    def test_the_seed_reaches_the_model(self, capsys):
+        argv = ["replay", str(EXAMPLE), "--device", "cpu", "--limit-requests", "1", "--format", "json"]
+        report = json.loads(call(capsys, *argv, "--seed", "5").out)
+        assert report["inputs"]["seed"] == report["inputs"]["trace"]["scheduler"]["seed"] == 5
+
+    def test_no_tokens_in_evidence_and_history(self, capsys, tmp_path):
+        events = insert(one_request(), 2)
+        events[5] = ev.Forward(rows=[1], prefix=[6], tokens=[77777], expect=[106], slots=slots(14))
+        path = write(tmp_path / "t.jsonl", events)
+        argv = ["replay", path, "--device", "cpu", "--slot", "14", "--history", "--format", "json"]
+        assert "77777" in call(capsys, *argv).out
+        hidden = call(capsys, *argv, "--no-tokens").out
+        assert "77777" not in hidden
+        assert "was given token *, expected *" in hidden
+
+    def test_stop_on_violation_stops_at_a_broken_rule_too(self, capsys, tmp_path):
+        events = insert(one_request(), 2, ev.Bind(row=2, rid="B"), ev.Alloc(to="B", slots=slots(8)))
+        path = write(tmp_path / "t.jsonl", events)
+        done = call(capsys, "replay", path, "--device", "cpu", "--stop-on-violation")
+        assert "  steps                  3, stopped at the first finding" in done.out
+        assert " stopped=violation exit=1" in done.out.splitlines()[-1]
+
+    def test_sweeps_of_the_trace_and_of_the_user(self, capsys, tmp_path):
+        events = [*one_request(), ev.Sweep(), ev.Sweep()]
+        path = write(tmp_path / "t.jsonl", events)
+        done = call(capsys, "replay", path, "--device", "cpu", "--sweep-interval", "2")
+        assert "sweeps                 4, every 2 steps, and 2 that the trace asks for" in done.out
+
     def test_output_file_gets_json_and_stdout_the_text(self, capsys, clean, tmp_path):
         target = tmp_path / "report.json"
         done = call(capsys, "replay", clean, "--device", "cpu", "--output", str(target))
@@ -186,101 +224,6 @@ class TestReports:
         assert done.code == 0
         again = call(capsys, "replay", str(kept), "--device", "cpu")
         assert again.out.splitlines()[-1] == done.out.splitlines()[-1].replace(" limited=requests:2", "")
-
-
-class TestBadInput:
-    """Message on stderr, exit code 2, nothing on stdout."""
-
-    def refused(self, capsys, path, *more: str) -> str:
-        done = call(capsys, "replay", str(path), "--device", "cpu", *more)
-        assert (done.code, done.out) == (2, "")
-        assert done.err.startswith("error: ")
-        return done.err
-
-    def test_missing_file(self, capsys, tmp_path):
-        assert "no-such.jsonl" in self.refused(capsys, tmp_path / "no-such.jsonl")
-
-    def test_empty_file(self, capsys, tmp_path):
-        path = tmp_path / "empty.jsonl"
-        path.touch()
-        assert "no records" in self.refused(capsys, path)
-
-    def test_git_lfs_pointer(self, capsys):
-        assert "Git LFS" in self.refused(capsys, TRACES / "lfs-pointer" / "BurstGPT_1.csv")
-
-    def test_unknown_request_format(self, capsys, tmp_path):
-        path = tmp_path / "odd.jsonl"
-        path.write_text('{"when": 3, "how_long": 4}\n')
-        assert "not known" in self.refused(capsys, path)
-
-    @pytest.mark.parametrize(
-        ("lines", "place", "words"),
-        [
-            ([FORWARD], "t.jsonl:1", "header"),
-            ([HEADER, FORWARD + "x"], "t.jsonl:2", "JSON"),
-            ([HEADER, '{"ev":"forwards"}'], "t.jsonl:2", "forward"),
-            ([HEADER, FORWARD[:-1] + ',"colour":1}'], "t.jsonl:2", "colour"),
-            ([HEADER, '{"ev":"alloc","to":"A","slots":[8,64]}'], "t.jsonl:2: $.slots[1]", "0 to 63"),
-            ([HEADER, '{"ev":"bind","row":4,"rid":"A"}'], "t.jsonl:2: $.row", "row 4"),
-            ([HEADER, FORWARD.replace("[8,9]", "[8,9,10]")], "t.jsonl:2: $.slots", "3"),
-            (
-                [HEADER, FORWARD.replace('"prefix":[0]', '"prefix":[-1]')],
-                "t.jsonl:2: $.prefix[0]",
-                "at least 0",
-            ),
-            ([HEADER, FORWARD.replace('"lens":[2]', '"lens":["2"]')], "t.jsonl:2: $.lens[0]", "str"),
-        ],
-        ids=["no-header", "no-json", "event", "key", "slot", "row", "lengths", "negative", "string"],
-    )
-    def test_lines(self, capsys, tmp_path, lines, place, words):
-        path = tmp_path / "t.jsonl"
-        path.write_text("\n".join(lines) + "\n")
-        message = self.refused(capsys, path)
-        assert place in message
-        assert words in message
-
-    def test_truncated_last_line(self, capsys, tmp_path):
-        path = tmp_path / "t.jsonl"
-        path.write_text(HEADER + "\n" + FORWARD + "\n" + FORWARD[:30])
-        message = self.refused(capsys, path)
-        assert "t.jsonl:3" in message
-        assert "truncated" in message or "ends inside" in message
-
-    def test_error_as_json(self, capsys, tmp_path):
-        done = call(capsys, "replay", str(tmp_path / "none.jsonl"), "--format", "json")
-        error = json.loads(done.out)
-        assert (error["status"], error["exit_code"], error["error"]["code"]) == ("error", 2, "input")
-
-    @pytest.mark.parametrize(
-        ("options", "words"),
-        [
-            (["--hash", "some"], "known are none, partial, all"),
-            (["--require", "verify_tokens"], "did you mean verify_token?"),
-            (["--device", "tpu"], "known are auto, cpu, cuda"),
-        ],
-    )
-    def test_words_that_are_not_known(self, capsys, clean, options, words):
-        device = [] if "--device" in options else ["--device", "cpu"]
-        done = call(capsys, "replay", clean, *device, *options)
-        assert done.code == 2
-        assert words in done.err
-
-    def test_save_trace_of_a_trace(self, capsys, clean, tmp_path):
-        done = call(capsys, "replay", clean, "--device", "cpu", "--save-trace", str(tmp_path / "x.jsonl"))
-        assert done.code == 2
-        assert "trace v1 already" in done.err
-
-    def test_capacities_with_an_unknown_key(self, capsys, clean, tmp_path):
-        config = tmp_path / "limits.yaml"
-        config.write_text("capacitys: {write_req: 8}\n")
-        done = call(capsys, "replay", clean, "--device", "cpu", "--capacities", str(config))
-        assert done.code == 2
-        assert "capacities" in done.err
-
-    def test_cuda_without_a_gpu(self, clean):
-        done = spawn("replay", clean, "--device", "cuda", env={"CUDA_VISIBLE_DEVICES": ""})
-        assert done.code == 3
-        assert "`--device cuda` was asked for, but no GPU is visible" in done.err
 
 
 class TestProcess:
