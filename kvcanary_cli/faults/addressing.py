@@ -145,7 +145,7 @@ def address_mixup(stream: Stream) -> Generator[None, None, Fault]:
     writer.enter(partial(stream.before, victim.first))
     start = unit + unit // 2
     writer.forward(partial(stream.before, victim.first), start)
-    count = _same_distance(writer.own[start:], victim.slots[unit // 2 : unit - 1])
+    count = same_distance(writer.own[start:], victim.slots[unit // 2 : unit - 1])
     written = writer.decode(victim.first, count)
     writer.leave(partial(stream.after, writer.decode(victim.then)))
     yield
@@ -154,7 +154,7 @@ def address_mixup(stream: Stream) -> Generator[None, None, Fault]:
     return Fault(slots=[*hit, *skipped], at=written, rid=victim.rid, writer=writer.rid, found=written)
 
 
-def _same_distance(right: list[int], wrong: list[int]) -> int:
+def same_distance(right: list[int], wrong: list[int]) -> int:
     """How many leading slots of two lists are equally far from each other; at least 1."""
     distances = [a - b for a, b in zip(right, wrong, strict=False)]
     return next((at for at, distance in enumerate(distances) if distance != distances[0]), len(distances))

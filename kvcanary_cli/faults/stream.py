@@ -24,7 +24,7 @@ T = TypeVar("T")
 MAX_LOOKS = 48  # places that are looked at closely; each needs the state at that point
 WARM_UP = 8  # a fault comes after 1/8 of the forwards at the earliest, and at least two
 COOL_DOWN = 6  # and leaves the last 1/6 of them alone, at least two, so that it can be seen
-SMALL_UNIT = 4  # slots that stand in for a page where pages have fewer
+SMALL_UNIT = 8  # slots that faults deal in where pages are smaller
 
 
 class NotApplicable(InputError):
