@@ -30,5 +30,28 @@ def test_every_rule_and_release_is_named():
 
 
 def test_the_config_shown_is_one(tmp_path):
-    text = re.search(r"```yaml\n(.*?)```", GUIDE, re.DOTALL)[1]
+    text = next(block for block in re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL) if "pool:" in block)
     assert read_config(write_config(tmp_path, text)).pool.tokens == yaml.safe_load(text)["pool"]["tokens"]
+
+
+def test_every_option_is_described(capsys):
+    shown = call(capsys, "check-capacities", "--help").out
+    options = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", shown, re.MULTILINE))
+    common = {"--format", "--output", "--quiet", "--verbose", "--exit-zero", "--strict", "--help"}
+    assert (
+        sorted(option for option in options - common if f"`{option}" not in GUIDE and option not in GUIDE)
+        == []
+    )
+
+
+def test_commands_of_the_guide_are_read(capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    blocks = re.findall(r"```bash\n(.*?)```", GUIDE, re.DOTALL)
+    commands = [shlex.split(block.replace("\\\n", " ")) for block in blocks]
+    files = {"server.log", "launch.sh", "trace.jsonl"}
+    whole = [words for words in commands if not files & set(words)]
+    assert len(whole) >= 5
+    for words in whole:
+        assert words[0] == "kvcanary"
+        done = call(capsys, *words[1:])
+        assert done.code in (0, 1), done.err
