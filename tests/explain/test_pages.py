@@ -113,7 +113,7 @@ OURS_AND_VLLM = {
     "--shadows",
 }
 OURS_AND_VLLM |= {"--stop-on-violation", "--sweep-interval", "--sglang-version", "--async-scheduling"}
-OURS_AND_VLLM |= {"--no-enable-prefix-caching"}
+OURS_AND_VLLM |= {"--no-enable-prefix-caching", "--from-log", "--pool-tokens", "--workload"}
 
 
 @pytest.mark.parametrize("code", CODES)
@@ -155,9 +155,18 @@ def test_a_replay_of_the_example_finds_what_the_page_says(code, tmp_path):
         assert code in found
 
 
+FILES = {"yaml": "config.yaml", "jsonl": "trace.jsonl", "log": "server.log"}
+"""Names under which an example's files stand beside its command, by the language of the block."""
+
+
 @pytest.mark.parametrize("code", WITH_CONSOLE)
-def test_the_command_of_an_example_prints_what_the_page_says(capsys, code):
-    (block,) = [b.text for b in load(code).sections["example"] if b.kind == "console"]
+def test_the_command_of_an_example_prints_what_the_page_says(capsys, monkeypatch, tmp_path, code):
+    example = load(code).sections["example"]
+    for block in example:
+        if block.kind in FILES:
+            (tmp_path / FILES[block.kind]).write_text(block.text + "\n", encoding="ascii")
+    monkeypatch.chdir(tmp_path)
+    (block,) = [b.text for b in example if b.kind == "console"]
     command, *shown = block.replace("\\\n", " ").split("\n")
     done = call(capsys, *shlex.split(command.removeprefix("$ kvcanary ")))
     printed = [line for line in done.out.split("\n") if line in shown]
