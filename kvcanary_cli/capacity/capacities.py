@@ -26,6 +26,7 @@ _RUNNING_REMARKS = {
     "low": f"512 x pool / context, at least {RUNNING_LOW:,}",
     "high": f"512 x pool / context, at most {RUNNING_HIGH:,}",
     "estimate": "512 x pool / context",
+    "states": "one Mamba state a request",
     "log": "as the log states them",
 }
 _NEED_RULES = {

@@ -40,7 +40,7 @@ def swa_pool_tokens(tokens: int, ratio: float, page_size: int) -> int:
 
 
 class Running(NamedTuple):
-    """Rows of the request table, and what gave them: flag, pool, low, high or estimate."""
+    """Rows of the request table, and what gave them: flag, pool, low, high, estimate, states or log."""
 
     requests: int
     by: str

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kvcanary_cli.capacity.server_log import LogFacts
     from kvcanary_cli.capacity.workload import Workload
 
+MAX_STATES = "--max-mamba-cache-size"
 MAX_RUNNING = "--max-running-requests"
 CANARY = "--kv-canary"
 TOKEN_CHECK = "SGLANG_KV_CANARY_ENABLE_VERIFY_TOKEN_ASSERT"
@@ -60,6 +61,7 @@ class Setup(NamedTuple):
     """A launch as the server would resolve it, for one rank.
 
     Args:
+        max_states: Mamba states of one rank, which cap its running requests; None where nothing says it.
         max_running: the limit over all data-parallel groups, None where the server estimates it.
         running_setting: the flag or algorithm that sets the limit.
         extra_rows: rows of the request table beyond those of running requests.
@@ -91,6 +93,7 @@ class Setup(NamedTuple):
     disaggregation: str
     log: LogFacts | None
     workload: Workload | None
+    max_states: int | None
     gpu_memory_mib: int | None
     memory_fraction: float | None
 
@@ -165,6 +168,7 @@ def resolve(request: Request) -> Setup:
         disaggregation=disaggregation,
         log=request.log,
         workload=request.workload,
+        max_states=_max_states(inputs, model, parallel),
         gpu_memory_mib=gpu.memory_mib,
         memory_fraction=fraction,
     )
@@ -199,6 +203,14 @@ def _running_limit(
         inputs.default("max_running_requests", running, f"server: {model.architecture}")
         return running, "--model-path"
     return None, MAX_RUNNING
+
+
+def _max_states(inputs: Inputs, model: ModelChoice, parallel: Parallel) -> int | None:
+    """Mamba states of one rank: a request needs one. By default free memory decides, which flags don't say."""
+    if model.family.pool != "linear":
+        return None
+    states = inputs.integer("max_mamba_cache_size", MAX_STATES, low=1)
+    return None if states is None else max(1, states // parallel.attn_dp)
 
 
 def _request_cap(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kvcanary_cli.capacity import formula
 from kvcanary_cli.capacity.formula import Running
 from kvcanary_cli.capacity.prefill import CHUNK, MAX_PREFILL
-from kvcanary_cli.capacity.setup import Setup
+from kvcanary_cli.capacity.setup import MAX_STATES, Setup
 
 if TYPE_CHECKING:
     from kvcanary_cli.capacity.server_log import Stated
@@ -65,6 +65,8 @@ def derive(setup: Setup) -> Sizes:
         tokens=pool.tokens,
         context=pool.context_length,
     )
+    if setup.max_states is not None and setup.max_states < running.requests:
+        running = Running(requests=setup.max_states, by="states")
     log, stated = _LogCheck(setup), setup.log
     running_by = _running_by(setup, running)
     logged_running = log.checked("max_running_requests", stated and stated.running, running.requests)
@@ -130,6 +132,8 @@ def _running_by(setup: Setup, running: Running) -> str:
         return setup.running_setting
     if running.by == "pool":
         return setup.pool.setting
+    if running.by == "states":
+        return MAX_STATES
     # the estimate follows pool and context only between its two ends
     return "--context-length" if running.by == "estimate" else BUILT_IN
 

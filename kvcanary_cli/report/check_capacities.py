@@ -201,7 +201,7 @@ def render_check_capacities(report: Report, *, verbose: bool = False) -> Section
         header=header,
         body=body,
         status=_status(report, failing),
-        notes=_notes(report, failing or warned),
+        notes=_notes(report, failing or warned, most_fixes=None if verbose else _SHOWN_FIXES),
         verdict={key: report["summary"][key] for key in _COUNTED},
         annotations=[_annotation(finding) for finding in (*failing, *warned)],
     )
@@ -283,7 +283,9 @@ def _memory_lines(report: Report) -> list[str]:
     share = ""
     if memory["kv_bytes"] is not None:
         used = percent(total, memory["kv_bytes"], digits=2, up=True)
-        share = f", {used} of {size(memory['kv_bytes'], down=True)} KV ({count(memory['tokens_lost'])} tokens)"
+        share = (
+            f", {used} of {size(memory['kv_bytes'], down=True)} KV ({count(memory['tokens_lost'])} tokens)"
+        )
     summary = f"canary {size(canary)} + workspace {size(workspace)} = {size(total)}{share}"
     lines = wrap(summary, first="memory    ")
     slots, page = count(pool["slots"]), count(pool["page_size"])
@@ -348,16 +350,18 @@ def _status(report: Report, failing: list[dict[str, Any]]) -> str:
     return "; ".join(parts)
 
 
-def _notes(report: Report, findings: list[dict[str, Any]]) -> list[tuple[str, str]]:
+def _notes(
+    report: Report, findings: list[dict[str, Any]], *, most_fixes: int | None
+) -> list[tuple[str, str]]:
     notes = []
     for finding in findings:
         if finding["server_message"] is None:
             notes.append(("why", f"{finding['when']}: {finding['text']}"))
         else:
             notes += [("why", finding["server_message"]), ("when", finding["when"])]
-    texts = [fix["text"] for fix in report["fixes"][:_SHOWN_FIXES]]
+    texts = [fix["text"] for fix in report["fixes"][:most_fixes]]
     width = max((len(text) for text in texts), default=0)
-    for number, fix in enumerate(report["fixes"][:_SHOWN_FIXES]):
+    for number, fix in enumerate(report["fixes"][:most_fixes]):
         note = f"  ({fix['note']})" if fix["note"] else ""
         line = f"{fix['text']:{width}}{note}" if note else fix["text"]
         notes.append(("fix" if number == 0 else "   or", line))

@@ -52,6 +52,19 @@ def test_the_longest_prefix_of_a_name_decides(architecture, pool, window):
     assert (found.pool, found.window) == (pool, window)
 
 
+def test_mamba_states_cap_the_requests(tmp_path):
+    def requests(*words: str, architecture: str = "Qwen3NextForCausalLM") -> tuple[int, str]:
+        result = model(tmp_path, f"architecture: {architecture}", *words)
+        return result.sizes.running.requests, result.sizes.running_by
+
+    states = ["--max-mamba-cache-size", "600"]
+    assert requests() == (2048, "built in")
+    assert requests(*states) == (600, "--max-mamba-cache-size")
+    assert requests(*states, "--tp", "2", "--attn-dp-size", "2") == (300, "--max-mamba-cache-size")
+    assert requests(*states, "--max-running-requests", "500") == (500, "--max-running-requests")
+    assert requests(*states, architecture="LlamaForCausalLM") == (2048, "built in")
+
+
 def test_pages_of_a_model(tmp_path):
     assert model(tmp_path, "architecture: MiniMaxM3ForCausalLM").setup.pool.page_size == 128
 
