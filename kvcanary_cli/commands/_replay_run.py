@@ -97,6 +97,7 @@ def run_command(
             on_incident=tell,
             should_stop=lambda: stop.requested,
         )
+        result.limited = result.limited or source.limited
         reason = "; ".join(text for text in (device.reason, cache_note) if text)
         return build_replay(
             result,

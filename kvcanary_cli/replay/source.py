@@ -24,6 +24,7 @@ class Source:
         header, events: as a trace v1 gives them.
         reader: the trace's reader, None for a model's output.
         details: further facts for the report.
+        limited: what the user had the model leave out.
     """
 
     path: str
@@ -32,6 +33,7 @@ class Source:
     events: Iterator[tuple[int, ev.Event]]
     reader: TraceReader | None = None
     details: dict[str, Any] = field(default_factory=dict)
+    limited: dict[str, int] = field(default_factory=dict)
 
     @property
     def bad_lines(self) -> list[int]:
@@ -83,17 +85,25 @@ def open_source(
     from kvcanary_cli.sim.run import simulate_file  # deferred: a trace v1 needs no model
 
     model = simulate_file(path, kind, limit_requests=limit_requests, skip_bad_lines=skip_bad_lines, seed=seed)
+    reached = limit_requests is not None and model.details["requests"] == limit_requests
+
+    def source(events: Iterator[tuple[int, ev.Event]]) -> Source:
+        return Source(
+            path=path,
+            format=model.format,
+            header=model.header,
+            events=events,
+            details=model.details,
+            limited={"requests": limit_requests} if reached and limit_requests is not None else {},
+        )
+
     if save_trace is None:
         events = _numbered(model.events)
-        yield Source(
-            path=path, format=model.format, header=model.header, events=events, details=model.details
-        )
+        yield source(events)
         return
     with TraceWriter(save_trace, model.header) as writer:
         events = _numbered(_kept(model.events, writer))
-        yield Source(
-            path=path, format=model.format, header=model.header, events=events, details=model.details
-        )
+        yield source(events)
 
 
 def _numbered(events: Iterator[ev.Event]) -> Iterator[tuple[int, ev.Event]]:
