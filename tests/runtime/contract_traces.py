@@ -111,7 +111,7 @@ def window() -> Trace:
             ev.SwaMap(full=slots(13), swa=slots(2)),
             ev.Offload(key="full slots", slots=slots(5)),
             ev.Reload(key="full slots", group="swa", slots=slots(20)),
-            ev.Kv(op="flip", group="swa", slots=slots(8, 8), byte=3, xor=16),
+            ev.Kv(op="flip", group="swa", slots=slots(8, 8, 8), byte=3, xor=16),
             ev.Stamp(group="swa", slot=9, field="token", xor=-1),
             forward([1], [11], slots(20)),
             forward([1], [12], slots(70)),
