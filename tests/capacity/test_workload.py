@@ -132,6 +132,8 @@ def test_a_verify_pass_that_would_be_skipped(tmp_path):
     assert (row.status, row.need) == ("OVER", 3100)
     assert row.remark == "need: 3,100 at step 0 (3.10 x pool slots), full group"
     assert ids(audited(path, pool_tokens="1034")) == set()
+    exact = trace(tmp_path, forward(30, 100, 1, **slots(30)))
+    assert ids(audited(exact, pool_tokens="1000")) == set()
 
 
 def test_a_request_trace_goes_through_the_scheduler_model(tmp_path):
