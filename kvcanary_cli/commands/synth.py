@@ -86,11 +86,10 @@ def synth(
     Example: kvcanary synth trace.jsonl --scenario chunked
     """
     # deferred: --help must not pay for them
-    from kvcanary_cli.faults.planting import parse_fault
     from kvcanary_cli.sim.scenarios import scenario as make
 
     path = _target(file, output)
-    wanted = [parse_fault(text) for text in fault or ()]
+    wanted = _wanted(fault or [])
     if answers is not None and not wanted:
         raise UsageError("`--answers` names a file for planted faults, and no `--fault` is given")
     sheet = answers_path(path, answers) if wanted else None
@@ -113,6 +112,15 @@ def synth(
     # the trace has stdout to itself, so that it can be piped
     with redirect_stdout(sys.stderr) if path == "-" else nullcontext():
         emit(report, render, options)
+
+
+def _wanted(faults: list[str]) -> list[tuple[str, int]]:
+    """Kinds and counts of `--fault`; the planters are only loaded where there are any."""
+    if not faults:
+        return []
+    from kvcanary_cli.faults.planting import parse_fault
+
+    return [parse_fault(text) for text in faults]
 
 
 def _clean(
