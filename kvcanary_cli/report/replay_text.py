@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from kvcanary_cli.kinds import KINDS, title
+from kvcanary_cli.report.capacity_tables import capacity_table, digest_table
 from kvcanary_cli.report.frame import Annotation, Report, Sections
 from kvcanary_cli.report.tables import Column, Table
 from kvcanary_cli.report.text import count, names, percent, plural, ranges, size, to_ranges, window, wrap
@@ -17,8 +18,8 @@ def render_replay(report: Report, *, show_all: bool = False) -> Sections:
     """Text of a replay report; `show_all` prints every row of its tables."""
     most = len(report["incidents"]) if show_all else MAX_ROWS
     body: list[str | Table] = [*_coverage_lines(report), ""]
-    body += _capacity_table(report)
-    body += _digest_table(report["digest_mismatches"])
+    body += capacity_table(report, MAX_ROWS)
+    body += digest_table(report["digest_mismatches"], MAX_ROWS)
     body += incident_table(report, most)
     while body and body[-1] == "":
         body.pop()
@@ -121,47 +122,6 @@ def _check_words(coverage: dict[str, Any]) -> list[str]:
             check = f"real_kv_hash ({count(hashed)} of {count(whole)} bytes a slot)"
         words.append(check)
     return words
-
-
-def _capacity_table(report: Report) -> list[str | Table]:
-    found, total = report["capacity_violations"], report["summary"]["capacity_violations"]
-    if not found:
-        return []
-    # the log that fills up belongs to the whole run, not to a batch
-    rows = [
-        [
-            item["kind"],
-            count(item["step"]),
-            count(item["batch"]) if item["batch"] else "-",
-            count(item["tokens"]) if item["batch"] else "-",
-            item["capacity"] + (f" ({item['group']})" if item["group"] else ""),
-            count(item["need"]),
-            count(item["limit"]),
-        ]
-        for item in found[:MAX_ROWS]
-    ]
-    columns = [
-        Column("KIND"),
-        Column("STEP", RIGHT),
-        Column("BATCH", RIGHT),
-        Column("TOKENS", RIGHT),
-        Column("CAPACITY"),
-        Column("NEED", RIGHT),
-        Column("LIMIT", RIGHT),
-    ]
-    more = [f"  ... {count(total - len(rows))} more (--format json)"] if total > len(rows) else []
-    flags = {item["capacity"]: item["flag"] for item in found}
-    set_by = [f"  {capacity} is set by {flag}" for capacity, flag in flags.items()]
-    return [plural(total, "capacity violation"), "", Table(columns, rows), *more, *set_by, ""]
-
-
-def _digest_table(found: list[dict[str, Any]]) -> list[str | Table]:
-    if not found:
-        return []
-    columns = [Column("SLOT", RIGHT), Column("SOURCE"), Column("LAST GOOD", RIGHT), Column("SEEN", RIGHT)]
-    rows = [[str(i["slot"]), i["source"], count(i["since_step"]), count(i["step"])] for i in found[:MAX_ROWS]]
-    headline = f"{plural(len(found), 'digest')} of the real pool changed without a write"
-    return [headline, "", Table(columns, rows), ""]
 
 
 def incident_table(report: Report, most: int = MAX_ROWS) -> list[str | Table]:
