@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -18,6 +18,9 @@ from kvcanary_cli.capacity.numbers import MAX_COUNT
 from kvcanary_cli.capacity.origin import Place
 from kvcanary_cli.capacity.yaml_file import YamlFile, read_yaml
 from kvcanary_cli.errors import KvCanaryError, nearest
+
+if TYPE_CHECKING:
+    from kvcanary_cli.capacity.server_log import LogFacts
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
 Ratio = Annotated[float, msgspec.Meta(gt=0, le=1)]
@@ -113,6 +116,19 @@ class Config(NamedTuple):
     def states_capacities(self) -> bool:
         """Whether any launch capacity is stated."""
         return any(value is not None for value in msgspec.structs.astuple(self.capacities))
+
+    def capacities_alone(self) -> LogFacts | None:
+        """All three capacities, where the config states them and nothing that they could follow from."""
+        from kvcanary_cli.capacity.server_log import stated_capacities
+
+        stated = self.capacities
+        if stated.write_req is None or stated.write_entry is None or stated.verify is None:
+            return None
+        if self.pool.tokens is not None or self.pool.context_length is not None:
+            return None
+        return stated_capacities(
+            self.path, write_req=stated.write_req, write_entry=stated.write_entry, verify=stated.verify
+        )
 
     def arguments(self, table: FlagTable) -> Arguments:
         """The launch flags under `args`; errors name the file and line."""

@@ -14,6 +14,13 @@ PHASELESS_GRAPH_FLAGS = {
 }
 """Spellings that older releases accept, and the flag of this release that they mean."""
 
+PIECEWISE_FLAGS = {
+    "--piecewise-cuda-graph-max-tokens": "--cuda-graph-max-bs-prefill",
+    "--piecewise-cuda-graph-tokens": "--cuda-graph-bs-prefill",
+}
+"""The same for the prefill graph, which older releases call piecewise."""
+_PREFILL_BACKEND = "--cuda-graph-backend-prefill"
+
 FlagValue = str | int | float | bool | tuple[int | float | str, ...]
 
 
@@ -92,8 +99,10 @@ def flag_table(version: Version) -> FlagTable:
         for name in names:
             spellings[name] = flag
     if version.phaseless_graph_flags:
-        for old, new in PHASELESS_GRAPH_FLAGS.items():
+        for old, new in (PHASELESS_GRAPH_FLAGS | PIECEWISE_FLAGS).items():
             spellings[old] = spellings[new]
+        backend = spellings[_PREFILL_BACKEND]
+        spellings[_PREFILL_BACKEND] = backend._replace(choices=(*backend.choices, "tc_piecewise"))
     return FlagTable(spellings)
 
 

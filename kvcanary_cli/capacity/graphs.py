@@ -57,7 +57,8 @@ def resolve_graph(inputs: Inputs, tier: Tier | None, *, limit: int | None, disag
         logged = _logged(inputs)
         if tier is None and logged is not None:
             batch = logged.value if limit is None else min(logged.value, limit)
-            inputs.note("cuda_graph_max_bs_decode", batch, Origin.LOG, logged.source)
+            origin = Origin.LOG if inputs.request.log is None else inputs.request.log.origin
+            inputs.note("cuda_graph_max_bs_decode", batch, origin, logged.source)
             return Graph(max_batch=batch, setting=setting, is_on=is_on)
         batch = 0 if tier is None else tier.graph_batch
         source = "server, by GPU memory"

@@ -115,7 +115,7 @@ def resolve_tokens(inputs: Inputs, page_size: int) -> tuple[int, str]:
         stated, setting, source = options.pool_tokens, "--pool-tokens", "--pool-tokens"
     elif log is not None and log.tokens is not None:
         stated, setting = log.tokens.value, "max_total_num_tokens"
-        origin, source = Origin.LOG, log.tokens.source
+        origin, source = log.origin, log.tokens.source
     elif config is not None and config.pool.tokens is not None:
         stated, setting = config.pool.tokens, "pool.tokens"
         origin, source = Origin.FILE, f"{config.path}: pool.tokens"
@@ -162,7 +162,7 @@ def resolve_context(inputs: Inputs, model: ModelChoice) -> int:
         inputs.note("context_length", option, Origin.FLAG, _CONTEXT)
         return option
     if log is not None and log.context is not None:
-        inputs.note("context_length", log.context.value, Origin.LOG, log.context.source)
+        inputs.note("context_length", log.context.value, log.origin, log.context.source)
         return log.context.value
     if config is not None and config.pool.context_length is not None:
         inputs.note(

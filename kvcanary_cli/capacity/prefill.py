@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from kvcanary_cli.capacity.inputs import Inputs
 from kvcanary_cli.capacity.model import ModelChoice
-from kvcanary_cli.capacity.origin import Origin
 from kvcanary_cli.capacity.tables import Tier
 
 CHUNK = "--chunked-prefill-size"
@@ -47,7 +46,7 @@ def resolve_prefill(inputs: Inputs, tier: Tier | None, attn_dp: int, model: Mode
     max_tokens = inputs.count("max_prefill_tokens", MAX_PREFILL, default=_DEFAULT_PREFILL)
     if log is not None and log.max_prefill is not None and not inputs.beats_log(MAX_PREFILL):
         max_tokens = log.max_prefill.value
-        inputs.note("max_prefill_tokens", max_tokens, Origin.LOG, log.max_prefill.source)
+        inputs.note("max_prefill_tokens", max_tokens, log.origin, log.max_prefill.source)
     forced_by = _forced_by(inputs, model)
     if forced_by is not None:
         inputs.default("chunked_prefill_size", -1, f"server: {forced_by}")
@@ -55,7 +54,7 @@ def resolve_prefill(inputs: Inputs, tier: Tier | None, attn_dp: int, model: Mode
     if log is not None and log.chunk is not None and not inputs.beats_log(CHUNK):
         # the log states the share of one rank already
         chunk = log.chunk.value
-        inputs.note("chunked_prefill_size", chunk, Origin.LOG, log.chunk.source)
+        inputs.note("chunked_prefill_size", chunk, log.origin, log.chunk.source)
         return Prefill(chunk=chunk, max_tokens=max_tokens, is_forced=False, total_chunk=chunk * attn_dp)
     default = None if tier is None else tier.chunk
     total = (

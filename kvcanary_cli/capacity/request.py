@@ -114,6 +114,8 @@ def make_request(
         from kvcanary_cli.capacity.server_log import read_log  # deferred: most launches have no log
 
         log = read_log(from_log)
+    elif config is not None and arguments == Arguments():
+        log = config.capacities_alone()
     if hf_config is not None:
         from kvcanary_cli.capacity.hf_config import read_hf_config
 
@@ -124,7 +126,8 @@ def make_request(
         arguments=arguments,
         config=config,
         options=options,
-        is_overridden=args_file is not None or command is not None or options != Options(),
+        is_overridden=any(place is not None for place in (args_file, command, from_log))
+        or options != Options(),
         log=log,
         hf_model=hf_model,
     )

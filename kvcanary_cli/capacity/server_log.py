@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
+from kvcanary_cli.capacity.formula import VERIFY_PER_TOKEN
 from kvcanary_cli.capacity.numbers import MAX_COUNT
+from kvcanary_cli.capacity.origin import Origin
 from kvcanary_cli.errors import InputError
 
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -51,6 +53,7 @@ class LogFacts(NamedTuple):
         ranks: names of the ranks that stated anything, empty where lines carry none.
         differing: fields that ranks state differently, with their values.
         graph_batch: upper bound of the largest decode graph, which follows from the write requests.
+        origin: FILE where a config states the capacities alone, which is as good as a log.
         is_past: whether flags were changed since, so that nothing is to be compared.
     """
 
@@ -68,6 +71,7 @@ class LogFacts(NamedTuple):
     differing: tuple[tuple[str, tuple[int, ...]], ...] = ()
     graph_batch: Stated | None = None
     is_past: bool = False
+    origin: Origin = Origin.LOG
 
     def as_inputs(self) -> LogFacts:
         """What still holds where flags change: what the launch started from, and not what came of it."""
@@ -79,6 +83,30 @@ class LogFacts(NamedTuple):
             graph_batch=self.write_req or self.graph_batch,
             is_past=True,
         )
+
+
+def stated_capacities(path: str, *, write_req: int, write_entry: int, verify: int) -> LogFacts:
+    """Capacities that a config states without anything that they follow from, as if a log had stated them.
+
+    What they followed from is bounded by them: the pool exactly, requests and prefills from above.
+    """
+
+    def stated(value: int, name: str) -> Stated:
+        return Stated(value, f"{path}: capacities.{name}")
+
+    tokens = stated(verify // VERIFY_PER_TOKEN, "verify")
+    return LogFacts(
+        path=path,
+        tokens=tokens,
+        context=tokens,
+        running=stated(write_req, "write_req"),
+        chunk=stated(write_entry, "write_entry"),
+        max_prefill=stated(write_entry, "write_entry"),
+        write_req=stated(write_req, "write_req"),
+        write_entry=stated(write_entry, "write_entry"),
+        verify=stated(verify, "verify"),
+        origin=Origin.FILE,
+    )
 
 
 def read_log(path: str) -> LogFacts:

@@ -43,7 +43,7 @@ def resolve_window(inputs: Inputs, model: ModelChoice, pool: Pool, cap: RequestC
     config, log = inputs.request.config, inputs.request.log
     if log is not None and log.swa_tokens is not None:
         swa_tokens = log.swa_tokens.value
-        inputs.note("swa_tokens", swa_tokens, Origin.LOG, log.swa_tokens.source)
+        inputs.note("swa_tokens", swa_tokens, log.origin, log.swa_tokens.source)
     elif config is not None and config.pool.swa_tokens is not None:
         swa_tokens = config.pool.swa_tokens
         inputs.note("swa_tokens", swa_tokens, Origin.FILE, f"{config.path}: pool.swa_tokens")

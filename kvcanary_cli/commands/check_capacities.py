@@ -135,6 +135,10 @@ def check_capacities(
         hf_config=hf_config,
         version=sglang_version,
     )
+    if compare and solve is not None:
+        raise UsageError(
+            "`--compare` and `--solve` exclude each other", hint="solve each of the two by itself"
+        )
     if compare:
         from kvcanary_cli.report.compare_capacities import build_comparison, render_comparison
 

@@ -35,7 +35,7 @@ def build_check_capacities(audit: Audit) -> Report:
         ],
         "canary_mode": setup.canary.mode,
         "canary_off": setup.canary.is_off,
-        "log": None if setup.log is None else setup.log.path,
+        "log": None if setup.log is None or setup.log.origin is not Origin.LOG else setup.log.path,
         "log_ranks": [] if setup.log is None else list(setup.log.ranks),
         "sglang_version": setup.version.name,
     }

@@ -262,3 +262,34 @@ def test_load_of_stated_capacities_alone(tmp_path):
 def test_load_of_too_little(tmp_path):
     with pytest.raises(MissingInputsError, match="`--pool-tokens`"):
         load_capacities(write_config(tmp_path, "gpu: {name: H100}"))
+
+
+def alone(tmp_path, write_req: int, write_entry: int, verify: int, **options):
+    text = f"capacities: {{write_req: {write_req}, write_entry: {write_entry}, verify: {verify}}}"
+    return audit(make_request(config_path=write_config(tmp_path, text), **options))
+
+
+def test_capacities_alone_are_judged_by_what_bounds_them(tmp_path):
+    result = alone(tmp_path, 2048, 20_000, 1_200_000)
+    assert (result.sizes.write_req, result.sizes.write_entry, result.sizes.verify) == (
+        2048,
+        20_000,
+        1_200_000,
+    )
+    assert result.setup.pool.tokens == 400_000
+    assert result.setup.inputs["pool_tokens"].source.endswith("c.yaml: capacities.verify")
+    assert result.setup.inputs["pool_tokens"].origin == "file"
+    assert [f.rule.id for f in result.findings] == ["verify-share"]
+    too_many = alone(tmp_path, 4097, 20_000, 1_200_000)
+    assert "req-plan" in {f.rule.id for f in too_many.findings}
+
+
+@pytest.mark.parametrize(("entry", "verify"), [(100, 1_200_000), (20_000, 1_200_001)])
+def test_capacities_that_can_not_be(tmp_path, entry, verify):
+    with pytest.raises(InputError, match="is stated, but"):
+        alone(tmp_path, 2048, entry, verify)
+
+
+def test_two_of_three_capacities_are_not_enough(tmp_path):
+    with pytest.raises(MissingInputsError):
+        audit(make_request(config_path=write_config(tmp_path, "capacities: {write_req: 5, verify: 30}")))

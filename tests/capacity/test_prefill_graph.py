@@ -7,6 +7,7 @@ import json
 import pytest
 
 from kvcanary_cli.capacity.prefill_graph import PrefillGraph
+from kvcanary_cli.errors import KvCanaryError
 from tests.capacity.launches import audited, setup, write_config
 
 
@@ -134,3 +135,23 @@ def test_memory_that_the_resize_takes_out_of_the_pool(tmp_path):
     path = write_config(tmp_path, "model: {latent_dim: 576}")
     result = audited(*words, env=env, config_path=path)
     assert "memory" in {f.rule.id for f in result.findings}
+
+
+@pytest.mark.parametrize(
+    ("words", "last"),
+    [
+        (["--piecewise-cuda-graph-max-tokens", "1000"], 960),
+        (["--piecewise-cuda-graph-tokens", "10", "20"], 20),
+    ],
+)
+def test_older_releases_call_it_piecewise(words, last):
+    assert setup(*words, version="0.5.18").prefill_graph.sizes[-1] == last
+    newer = setup(*words)
+    assert newer.unknown_flags == (words[0],)
+
+
+def test_the_piecewise_backend_of_older_releases():
+    words = ["--cuda-graph-backend-prefill", "tc_piecewise"]
+    assert hit("prefill-piecewise", *words, version="0.5.16").when == "at start-up"
+    with pytest.raises(KvCanaryError, match="takes full, breakable, disabled, found `tc_piecewise`"):
+        setup(*words)

@@ -228,3 +228,9 @@ def test_a_pool_that_the_canary_refuses(capsys):
     off = check(capsys, *POOL, *words, "--kv-canary", "none")
     assert off.code == 0
     assert "nothing is checked" in off.out
+
+
+def test_compare_and_solve_exclude_each_other(capsys):
+    done = check(capsys, "--compare", "a.yaml", "b.yaml", "--solve", "--tp-size")
+    assert (done.code, done.out) == (2, "")
+    assert "exclude each other" in done.err
