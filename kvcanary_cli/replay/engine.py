@@ -133,6 +133,8 @@ class Replay:
         """Act on one event; the ledger sees it first, with the table as it was."""
         self.totals.events += 1
         kind = type(event)
+        if kind is ev.Xfer:
+            memory.check_xfer(self.state, event, f"{self.path}:{line}")  # type: ignore[arg-type]
         if kind is not ev.Forward:
             self.totals.kinds.add(kind)
             self.ledger.event(max(0, self.step), line, event)

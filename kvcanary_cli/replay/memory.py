@@ -82,6 +82,26 @@ def reload(runtime: Runtime, state: RunState, event: ev.Reload, where: str) -> N
     state.mark_known(event.group, slots)
 
 
+def check_xfer(state: RunState, event: ev.Xfer, where: str) -> None:
+    """Refuse a delivery that lands nowhere, or in another group than its slots were named for."""
+    if event.op != "done" or event.slots is not None:
+        return
+    transfer = state.transfers.get(event.id)
+    if transfer is None:
+        raise InputError(
+            f"transfer {event.id!r} is done, but neither it nor its start names slots",
+            where=where,
+            path="$.slots",
+        )
+    if state.layout.group(transfer.group).kind != state.layout.group(event.group).kind:
+        raise InputError(
+            f'transfer {event.id!r} lands in group "{event.group}", '
+            f'its start addresses slots of group "{transfer.group}"',
+            where=where,
+            path="$.group",
+        )
+
+
 def xfer(runtime: Runtime, state: RunState, event: ev.Xfer, where: str) -> None:
     """A remote delivery starts, lands or is called off."""
     if event.op == "start":
@@ -93,12 +113,8 @@ def xfer(runtime: Runtime, state: RunState, event: ev.Xfer, where: str) -> None:
         return
     rid = event.rid if event.rid is not None else transfer.rid if transfer is not None else None
     slots = event.slots if event.slots is not None else transfer.slots if transfer is not None else None
-    if slots is None:
-        raise InputError(
-            f"transfer {event.id!r} is done, but neither it nor its start names slots",
-            where=where,
-            path="$.slots",
-        )
+    if slots is None:  # `check_xfer` refused it
+        return
     tokens, chains = _delivered_chain(runtime, state, event, rid, slots, where)
     count = slots.size if event.count is None else min(event.count, slots.size)
     positions = np.arange(event.at, event.at + slots.size)

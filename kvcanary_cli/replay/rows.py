@@ -14,6 +14,7 @@ UNKNOWN_PREDECESSOR = 0  # the padding slot: kernels don't check a chain against
 
 def bind(state: RunState, event: ev.Bind) -> None:
     """A request takes a row; what `share` mapped before it had one is mapped now."""
+    state.begin_request(event.rid)
     old_row = state.table.rid_row.get(event.rid)
     if old_row is not None:
         state.expected.clear_row(old_row)
@@ -41,17 +42,16 @@ def move(state: RunState, event: ev.Move) -> None:
 
 
 def end(state: RunState, event: ev.End) -> None:
-    """A request ends; after `retract` the same request may come back, so its truth stays.
-
-    What its row was expected to hold stays with the row: forwards of it may still be under way.
-    """
+    """A request ends; after `retract` the same request may come back, so its truth stays."""
     if event.why != "retract":
-        state.forget_request(event.rid)
+        state.end_request(event.rid)
 
 
 def truth(state: RunState, event: ev.Truth) -> None:
-    """Tokens that a request really has."""
+    """Tokens that a request really has; one that ended is meant while it still has its row."""
     row = state.table.rid_row.get(event.rid)
+    if row is None:
+        state.begin_request(event.rid)
     state.expected.set(event.rid, event.at, np.array(event.tokens, np.int64), row)
 
 

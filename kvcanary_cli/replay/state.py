@@ -36,6 +36,7 @@ class RunState:
     transfers: dict[str, Transfer] = field(default_factory=dict)
     pending_maps: dict[str, list[tuple[int, IntArray]]] = field(default_factory=dict)
     known_slots: dict[str, np.ndarray] = field(default_factory=dict)
+    ended: set[str] = field(default_factory=set)
     _name_hashes: dict[str | None, int] = field(default_factory=dict)
 
     def name_hash(self, rid: str | None) -> int:
@@ -62,11 +63,20 @@ class RunState:
         if known is not None:
             known[slots[(slots >= 0) & (slots < known.size)]] = True
 
-    def forget_request(self, rid: str) -> None:
-        """A request ended for good: one of the same name is another one."""
-        self.expected.forget(rid)
-        self._name_hashes.pop(rid, None)
+    def end_request(self, rid: str) -> None:
+        """A request ended for good: the next one of this name is another one."""
+        self.ended.add(rid)
         self.pending_maps.pop(rid, None)
+
+    def begin_request(self, rid: str) -> None:
+        """The name is used: if its request had ended, a new one begins here.
+
+        What the ended one was known to hold lasts until then: forwards of its row may still be under way.
+        """
+        if rid in self.ended:
+            self.ended.discard(rid)
+            self.expected.forget(rid)
+            self._name_hashes.pop(rid, None)
 
 
 def new_state(layout: Layout, *, track_changes: bool) -> RunState:

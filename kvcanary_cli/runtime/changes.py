@@ -89,13 +89,13 @@ def touch(head, following, dirty, width, slots):
 
 
 @njit(cache=True)
-def count_dirty(dirty, rows, starts, ends):
+def count_dirty(dirty, width, rows, starts, ends):
     """Cells of the lanes' ranges that have to be verified."""
     total = 0
     for lane in range(rows.size):
         if rows[lane] != 0 and ends[lane] > starts[lane]:
             for word in range(starts[lane] >> 6, ((ends[lane] - 1) >> 6) + 1):
-                total += _popcount(_dirty_bits(dirty, rows[lane], word, starts[lane], ends[lane]))
+                total += _popcount(_dirty_bits(dirty, width, rows[lane], word, starts[lane], ends[lane]))
     return total
 
 
@@ -118,7 +118,7 @@ def plan_dirty(
             continue
         valid = valid_lens[lane] if valid_lens.size > 0 else np.int64(0)
         for word in range(starts[lane] >> 6, ((ends[lane] - 1) >> 6) + 1):
-            bits = _dirty_bits(dirty, row, word, starts[lane], ends[lane])
+            bits = _dirty_bits(dirty, width, row, word, starts[lane], ends[lane])
             while bits != np.uint64(0):
                 column = word * 64 + _popcount((bits & (~bits + _ONE)) - _ONE)
                 bits &= bits - _ONE
@@ -134,11 +134,14 @@ def plan_dirty(
 
 
 @njit(cache=True)
-def settle(dirty, width, cells, slots, failed, is_failed):
+def settle(dirty, width, cells, positions, slots, failed, is_failed):
     """Cells that were verified and found good are clean until something touches them.
 
+    A cell that was read past the end of a lane's row proves nothing about its own row, where it stands at
+    another position and after another slot.
+
     Args:
-        cells, slots: [n] verified cells and their slots.
+        cells, positions, slots: [n] verified cells, the positions they were verified for, and their slots.
         failed: slots that a violation names; is_failed: [num_slots] uint8 zeros, left as they were.
     """
     for i in range(failed.size):
@@ -148,7 +151,7 @@ def settle(dirty, width, cells, slots, failed, is_failed):
         slot = slots[i]
         if 0 <= slot < is_failed.size and is_failed[slot] == 0:
             row, column = cells[i] // width, cells[i] % width
-            if row < dirty.shape[0]:
+            if row < dirty.shape[0] and column == positions[i]:
                 dirty[row, column >> 6] &= ~(_ONE << np.uint64(column & 63))
     for i in range(failed.size):
         if 0 <= failed[i] < is_failed.size:
@@ -164,9 +167,11 @@ def _slot_at(entries, lut, cell):
 
 
 @njit(cache=True, inline="always")
-def _dirty_bits(dirty, row, word, start, end):
+def _dirty_bits(dirty, width, row, word, start, end):
     """Dirty bits of one word that lie in `[start, end)`; columns past the row's end are always dirty."""
     bits = dirty[row, word] if word < dirty.shape[1] else _ALL
+    if word == width >> 6:
+        bits |= _ALL << np.uint64(width & 63)
     if word == start >> 6:
         bits &= _ALL << np.uint64(start & 63)
     if word == end >> 6:
@@ -228,6 +233,11 @@ class Changes:
         if doubled.any():
             self._doubled |= set(former[doubled].tolist()) | set(full[doubled].tolist())
         self._full_of[swa] = full
+        hidden = (swa != 0) & (
+            self._full_of[swa] != full
+        )  # a later element of this event took its window slot
+        if hidden.any():
+            self._doubled |= set(full[hidden].tolist()) | set(self._full_of[swa[hidden]].tolist())
         touch(self._head, self._following, self.dirty[SWA], self._width, full)
 
     def written(self, group_kind: str, slots: IntArray) -> None:
@@ -242,6 +252,9 @@ class Changes:
                 slots = np.concatenate([slots, np.array(sorted(self._doubled), np.int64)])
         touch(self._head, self._following, self.dirty[kind], self._width, slots)
 
-    def settle(self, group_kind: str, cells: IntArray, slots: IntArray, failed: IntArray) -> None:
-        """These cells were verified; all but those of failed slots are clean now."""
-        settle(self.dirty[group_kind], self._width, cells, slots, failed, self._is_failed[group_kind])
+    def settle(
+        self, group_kind: str, cells: IntArray, positions: IntArray, slots: IntArray, failed: IntArray
+    ) -> None:
+        """These cells were verified at these positions; all but those of failed slots are clean now."""
+        is_failed = self._is_failed[group_kind]
+        settle(self.dirty[group_kind], self._width, cells, positions, slots, failed, is_failed)

@@ -338,7 +338,8 @@ class CpuRuntime(CpuMemory, Runtime):
                 continue
             of_group = (rows[:, RING_TAG] >= LaunchTag.HEAD_K_SWA) == (group.kind == SWA)
             failed = np.ascontiguousarray(rows[of_group, RING_SLOT])
-            self._changes.settle(group.kind, plan.cells[: plan.count], plan.slots[: plan.count], failed)
+            verified = (plan.cells[: plan.count], plan.positions[: plan.count], plan.slots[: plan.count])
+            self._changes.settle(group.kind, *verified, failed)
             # stamps were written after the checks, so their other readers have to look again
             self._touch(group.kind, self._slots[group.kind])
 

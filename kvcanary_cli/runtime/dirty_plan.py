@@ -42,7 +42,7 @@ class DirtyPlan:
         offset: int,
     ) -> None:
         """Plan the dirty cells of `[starts, prefix)` of each lane."""
-        need = int(count_dirty(dirty, call.rows, starts, call.prefix))
+        need = int(count_dirty(dirty, width, call.rows, starts, call.prefix))
         if need > self.slots.size:
             self._reserve(2 * need)
         valid_lens = call.valid_lens if call.valid_lens is not None and pool.size else NO_WORDS

@@ -34,6 +34,15 @@ def _clip(slot):
 
 
 @njit(cache=True)
+def _holds(cells, count, cell):
+    """Whether a cell is one of the first `count`."""
+    found = False
+    for i in range(count):
+        found |= cells[i] == cell
+    return found
+
+
+@njit(cache=True)
 def resolve_lanes(
     entries, mapped_at, row_since, width, generation, rows, prefix, lens, given, has_given, known_since
 ):
@@ -51,7 +60,8 @@ def resolve_lanes(
 
     Returns:
         slots: [sum(lens)] int64; state: [sum(lens)] uint8, sum of COLUMN_* values; filled: [n] int64 cells that
-        were filled in, and old: [n] int32 what they mapped before.
+        were filled in, each once (one that got slot 0 is filled again by a second lane of its row), and old:
+        [n] int32 what they mapped before.
     """
     total = 0
     for lane in range(lens.size):
@@ -90,8 +100,10 @@ def resolve_lanes(
                 slots[i] = given[i]
                 if given[i] != -1:
                     if not is_mapped:
-                        filled[num_filled], old[num_filled] = cell, entries[cell]
-                        num_filled += 1
+                        is_listed = entries[cell] == 0 and mapped_at[cell] == generation
+                        if not (is_listed and _holds(filled, num_filled, cell)):
+                            filled[num_filled], old[num_filled] = cell, entries[cell]
+                            num_filled += 1
                         entries[cell] = _clip(given[i])
                         mapped_at[cell] = generation
                     elif entries[cell] != given[i]:
