@@ -206,6 +206,7 @@ class Changes:
         self._preceding = np.zeros(entries.size, link)
         self._full_of = np.zeros(layout.group(SWA).num_slots, np.int64)
         self._doubled: set[int] = set()
+        self._padding_window = 0  # window slot of full slot 0, which no list has: a fault of the map
         self._is_failed = {group.kind: np.zeros(group.num_slots, np.uint8) for group in layout.groups}
         words = -(-width // WORD_BITS)
         self.dirty = {group.kind: np.zeros((rows, words), np.uint64) for group in layout.groups}
@@ -239,12 +240,17 @@ class Changes:
         if hidden.any():
             self._doubled |= set(full[hidden].tolist()) | set(self._full_of[swa[hidden]].tolist())
         touch(self._head, self._following, self.dirty[SWA], self._width, full)
+        if not full.all():
+            self._padding_window = int(swa_map[0])
+            self.dirty[SWA][:] = _ALL  # every unmapped cell means another window slot now
 
     def written(self, group_kind: str, slots: IntArray) -> None:
         """Stamps or bytes of these slots of a group changed."""
         kind = group_kind if group_kind in self.dirty else self._layout.groups[0].kind
         if kind == SWA and self._layout.maps_window:
             inside = slots[(slots > 0) & (slots < self._full_of.size)]
+            if self._padding_window and (inside == self._padding_window).any():
+                self.dirty[SWA][:] = _ALL
             slots = self._full_of[inside]
             if (
                 self._doubled

@@ -169,6 +169,7 @@ class Oracle:
             row = None if event.rid is None else self.row_of.get(event.rid)
             # 0: nobody knows, so the chain is not checked there
             before = 0 if row is None else self._read(row * self.width + event.at - 1)
+            before = 0 if before < 0 else before
             before = before if event.after is None else event.after
         for position, slot in enumerate(event.slots.tolist(), event.at):
             self.cached.setdefault((position, slot), before)

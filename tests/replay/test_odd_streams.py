@@ -65,6 +65,22 @@ def test_two_full_slots_of_one_map_event_share_a_window_slot():
     assert both_ways(events, header) == [(2, 5, BIT_KV_HASH)]
 
 
+def test_full_slot_0_mapped_to_a_window_slot_is_read_by_every_unmapped_column():
+    header = small_header(
+        groups=[ev.Group(kind="full"), ev.Group(kind="swa", window=4, slots=16)],
+        sources=[ev.Source(name="w", bytes_per_slot=16, hashed_bytes=16, group="swa")],
+    )
+    # column 0 reads slot 5: zeros, good but for their chain until bytes are written there
+    reads = ev.Forward(rows=[1], prefix=[1], lens=[0])
+    events = [
+        ev.SwaMap(full=slots(0), swa=slots(5)),
+        reads,
+        ev.Kv(op="write", slots=slots(5), group="swa"),
+        reads,
+    ]
+    assert [bits for _, slot, bits in both_ways(events, header) if slot == 5] == [1, 1, 1, 5]
+
+
 @pytest.mark.parametrize(("named", "bits"), [((8, 8), []), ((8, 8, 8), [(1, 8, BIT_KV_HASH)])])
 def test_every_element_of_a_flip_flips(named, bits):
     events: list[ev.Event] = [
