@@ -68,8 +68,8 @@ class Stream:
 
     def run(self, count: int) -> list[ev.Event]:
         steps: list[tuple[Callable[[], None], int]] = [
-            (self.bind, 8), (self.forward, 40), (self.wild_forward, 6), (self.truth, 6), (self.share, 5),
-            (self.publish, 8), (self.evict, 4), (self.map, 4), (self.swa_map, 4), (self.unbind, 2), (self.end, 2),
+            (self.bind, 8), (self.forward, 40), (self.wild_forward, 9), (self.truth, 6), (self.share, 5),
+            (self.publish, 11), (self.evict, 6), (self.map, 4), (self.swa_map, 4), (self.unbind, 2), (self.end, 2),
             (self.move, 3), (self.kv, 5), (self.stamp, 4), (self.offload, 3), (self.reload, 4), (self.xfer, 7),
             (self.sweep, 6), (self.holders, 3),
         ]  # fmt: skip
@@ -268,7 +268,7 @@ class Stream:
         prefix = [draw.randint(0, self.width + 2) for _ in rows]
         lens = [draw.randint(0, 3) for _ in rows]
         wild = [draw.choice((-1, -3, 0, self.slots, self.slots + 7)) for _ in range(sum(lens))]
-        slots = [bad if self.odd() else draw.randrange(self.slots) for bad in wild]
+        slots = [bad if draw.random() < 0.3 else draw.randrange(self.slots) for bad in wild]
         self.events.append(self.dressed(rows, prefix, lens, slots))
 
     def kv(self) -> None:
