@@ -29,8 +29,20 @@ kvcanary explain late-remote-write
 kvcanary explain xfer-to-old-epoch
 ```
 
-The check says what differs, the ledger says which rule was broken, and the kind is concluded from both. Each example
-is a whole trace: put this line in front of those that don't begin with a header, and replay it.
+It also takes what a server has logged: one message, a whole log (plain or gzip), or a pipe. It knows the texts of the
+server's canary, says what happened and what to change with the numbers of the message, decodes `kv_canary violation:`
+lines, and groups and counts what it finds. Exit code 1: nothing in it is a message of the canary; the nearest known one
+is named.
+
+```bash
+kvcanary explain "kv-canary: bs=600 exceeds write_req_capacity=512"
+kvcanary explain --log server.log
+journalctl -u sglang | kvcanary explain -
+```
+
+The check says what differs, the ledger says which rule was broken, and the kind is concluded from both. An example
+of these is a whole trace: put this line in front of those that don't begin with a header, and replay it. That of a
+rule of `check-capacities` is a command.
 
 ```json
 {header}

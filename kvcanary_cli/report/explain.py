@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvcanary_cli.exits import Exit
-from kvcanary_cli.explain.index import GROUPS, Answer, codes, group_of
+from kvcanary_cli.explain.index import GROUPS, Answer, codes
 from kvcanary_cli.explain.pages import HEADINGS, Block, Page, load
+from kvcanary_cli.report.explain_messages import page_entry, render_messages
 from kvcanary_cli.report.frame import Report, Sections, base_report, finish
 from kvcanary_cli.report.tables import Column, Table
 from kvcanary_cli.report.text import plural, wrap
@@ -17,27 +18,22 @@ INDENT = "  "
 
 def build_explain(answer: Answer | None) -> Report:
     """The report of one answer; None lists every code. `page` is null unless one page was found."""
-    report = base_report("explain", inputs={"code": answer.word if answer is not None else None})
+    report = base_report("explain", inputs=inputs(code=answer.word if answer is not None else None))
     pages = [load(code) for code in codes()] if answer is None else answer.pages
-    report["pages"] = [_entry(page) for page in pages]
+    report["pages"] = [page_entry(page) for page in pages]
     report["page"] = _full(pages[0]) if answer is not None and len(pages) == 1 else None
     report["summary"] = {"pages": len(pages)}
     return finish(report, Exit.PASS)
 
 
-def _entry(page: Page) -> dict[str, Any]:
-    return {
-        "code": page.code,
-        "name": page.name,
-        "group": group_of(page.code),
-        "summary": page.summary,
-        "ledger_rules": list(page.rules),
-    }
+def inputs(*, code: str | None = None, log: str | None = None, text: str | None = None) -> dict[str, Any]:
+    """What was asked: a code, a log, or a pasted text."""
+    return {"code": code, "log": log, "text": text}
 
 
 def _full(page: Page) -> dict[str, Any]:
     return {
-        **_entry(page),
+        **page_entry(page),
         "sections": [
             {
                 "key": key,
@@ -53,6 +49,8 @@ def _full(page: Page) -> dict[str, Any]:
 def render_explain(report: Report) -> Sections:
     """The text report."""
     page = report["page"]
+    if "messages" in report:
+        return render_messages(report)
     return _render_list(report) if page is None else _render_page(page)
 
 
