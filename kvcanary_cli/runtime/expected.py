@@ -22,6 +22,7 @@ class ExpectedTokens:
 
     def __init__(self, num_rows: int, width: int, *, track_changes: bool = False) -> None:
         self._shape = (num_rows, width)
+        self._most = 2 * width + 1024
         self._truth: dict[str, npt.NDArray[np.int32]] = {}
         self._length: dict[str, int] = {}
         self.pool: npt.NDArray[np.int32] | None = None
@@ -38,6 +39,10 @@ class ExpectedTokens:
         """The tokens of `rid` from position `at` on; `row` is the request's row if it has one."""
         if self.pool is None:
             self.pool = np.full(self._shape, UNKNOWN, np.int32)
+        # no row reaches further: a token at position 2 billion is not worth 8 GB
+        tokens = tokens[: max(0, self._most - at)]
+        if not tokens.size:
+            return
         stop = at + tokens.size
         held = self._truth.get(rid)
         length = self._length.get(rid, 0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from math import isfinite
 from typing import Literal
 
@@ -21,11 +23,11 @@ SHOWN = 80  # characters of the first line that a message repeats
 
 
 def sniff(path: str) -> Format:
-    """The format of the file at `path`; standard input ("-") can't be looked at twice and counts as trace v1.
+    """The format of the file at `path`; a pipe, "-" included, can't be looked at twice and counts as trace v1.
 
     Raises: InputError for a file that can't be read or whose first line belongs to no known format.
     """
-    if path == "-":
+    if path == "-" or _is_pipe(path):
         return TRACE_V1
     name, source = open_bytes(path)
     with source:
@@ -40,6 +42,14 @@ def sniff(path: str) -> Format:
             hint="known formats: " + "; ".join(f"{word} ({what})" for word, what in KNOWN.items()),
         )
     return found
+
+
+def _is_pipe(path: str) -> bool:
+    """Whether reading from the path takes away what is read."""
+    try:
+        return stat.S_ISFIFO(os.stat(path).st_mode)
+    except OSError:
+        return False
 
 
 def _of_line(line: bytes) -> Format | None:

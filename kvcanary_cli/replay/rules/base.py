@@ -75,6 +75,11 @@ def span(breach: Breach) -> str:
     return f"{len(slots)} slots from {slots[0]} to {slots[-1]}"
 
 
+def was(breach: Breach) -> str:
+    """`slot 7 was`, `slots 8-15 were`."""
+    return f"{span(breach)} {'was' if breach.slots.size == 1 else 'were'}"
+
+
 def mark_text(mark: object) -> str:
     """A release or allocation, as facts of a breach hold it, in words."""
     if not isinstance(mark, dict):

@@ -11,7 +11,7 @@ from kvcanary_cli.kernels.consts import (
 )
 from kvcanary_cli.replay.cases import Case
 from kvcanary_cli.replay.incidents import Opinion, Strength
-from kvcanary_cli.replay.rules.base import Context, fits, rejected, span
+from kvcanary_cli.replay.rules.base import Context, fits, rejected, span, was
 from kvcanary_cli.replay.stories import SlotStory
 
 
@@ -67,7 +67,7 @@ def uncomputed_prefix(case: Case, context: Context) -> Opinion | None:
     if breach is None:
         return None
     how = "published" if breach.rule == "publish-unwritten" else "shared"
-    text = f"ledger: {span(breach)} was {how} by {breach.actor}, and nobody wrote it since its allocation"
+    text = f"ledger: {was(breach)} {how} by {breach.actor}, and nobody wrote it since its allocation"
     return fits("K19", Strength.CERTAIN, (breach.rule, text), root=breach)
 
 

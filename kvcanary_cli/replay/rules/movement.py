@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvcanary_cli.kernels.consts import BIT_KV_HASH
 from kvcanary_cli.replay.cases import Case
 from kvcanary_cli.replay.incidents import Opinion, Strength
-from kvcanary_cli.replay.rules.base import Context, fits, mark_text, names, rejected, span
+from kvcanary_cli.replay.rules.base import Context, fits, mark_text, names, rejected, span, was
 
 
 def late_remote_write(case: Case, context: Context) -> Opinion | None:
@@ -19,7 +19,7 @@ def late_remote_write(case: Case, context: Context) -> Opinion | None:
     reasons = [
         (
             "xfer-to-old-epoch",
-            f"ledger: {span(breach)} was addressed in epoch {addressed} and landed in epoch {now}, "
+            f"ledger: {was(breach)} addressed in epoch {addressed} and landed in epoch {now}, "
             f"held by {names(breach.victims)}",
         ),
         (
@@ -40,7 +40,7 @@ def store_source_race(case: Case, context: Context) -> Opinion | None:
         return fits(
             "K08",
             Strength.CERTAIN,
-            (breach.rule, f"ledger: {span(breach)} was copied when {what}"),
+            (breach.rule, f"ledger: {was(breach)} copied when {what}"),
             root=breach,
         )
     reloads = [writer for writer in case.writers() if writer.how == "reload"]
@@ -107,5 +107,7 @@ def overlay_restore(case: Case, context: Context) -> Opinion | None:
     if breach is None:
         return None
     harm = "their bytes changed" if case.damaged else "their bytes are the same, so no harm was done"
-    text = f"ledger: {span(breach)} was published and held by {names(breach.victims)} when a reload wrote it; {harm}"
+    text = (
+        f"ledger: {was(breach)} published and held by {names(breach.victims)} when a reload wrote it; {harm}"
+    )
     return fits("K26", Strength.CERTAIN, ("reload-over-published", text), root=breach)
