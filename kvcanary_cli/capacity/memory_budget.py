@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 from kvcanary_cli.capacity.estimate import Budget
 from kvcanary_cli.capacity.gpu import GpuChoice
 from kvcanary_cli.capacity.graphs import Graph
@@ -16,18 +18,27 @@ from kvcanary_cli.capacity.speculative import Speculation
 MEMORY_FRACTION = "--mem-fraction-static"
 
 
-def memory_fraction(
-    inputs: Inputs,
-    gpu: GpuChoice,
-    parallel: Parallel,
-    prefill: Prefill,
-    graph: Graph,
-    prefill_graph: PrefillGraph,
-    speculation: Speculation,
-    model: ModelChoice,
-    limit: int | None,
-    disaggregation: str,
-) -> float | None:
+class Launch(NamedTuple):
+    """What is resolved before memory is sized; `limit` is that of running requests, where a flag gives it."""
+
+    parallel: Parallel
+    prefill: Prefill
+    graph: Graph
+    prefill_graph: PrefillGraph
+    speculation: Speculation
+    model: ModelChoice
+    kv_dtype: str | None
+    limit: int | None
+    disaggregation: str
+
+    def of_setup(self) -> dict[str, Any]:
+        """The values that a setup has under the same names."""
+        values = self._asdict()
+        del values["limit"]
+        return values
+
+
+def memory_fraction(inputs: Inputs, gpu: GpuChoice, launch: Launch) -> float | None:
     """`--mem-fraction-static`, or what the server puts in its place; None where that needs an unknown GPU."""
     given = inputs.given(MEMORY_FRACTION)
     if given is not None:
@@ -38,42 +49,35 @@ def memory_fraction(
         return float(value)
     if gpu.memory_mib is None:
         return None
+    prefill, graph, model = launch.prefill, launch.graph, launch.model
     tokens = prefill.total_chunk if prefill.total_chunk > 0 else prefill.max_tokens
-    if disaggregation == "decode":
-        tokens = (limit or graph.max_batch or 1) * speculation.draft_tokens
+    if launch.disaggregation == "decode":
+        tokens = (launch.limit or graph.max_batch or 1) * launch.speculation.draft_tokens
     return default_fraction(
         Reserve(
             gpu_mib=gpu.memory_mib,
             tokens=tokens,
-            ranks=parallel.tp * parallel.pp,
-            attn_dp=parallel.attn_dp,
+            ranks=launch.parallel.tp * launch.parallel.pp,
+            attn_dp=launch.parallel.attn_dp,
             graph_batch=graph.max_batch if graph.is_on else 0,
-            prefill_buckets=len(prefill_graph.sizes) if prefill_graph.is_on else 0,
+            prefill_buckets=len(launch.prefill_graph.sizes) if launch.prefill_graph.is_on else 0,
             is_mla=model.family.pool in ("mla", "dsa"),
             is_multimodal=not model.family.has_prefill_graph,
         )
     )
 
 
-def pool_budget(
-    inputs: Inputs,
-    gpu: GpuChoice,
-    fraction: float | None,
-    kv_dtype: str | None,
-    parallel: Parallel,
-    speculation: Speculation,
-    model: ModelChoice,
-) -> Budget:
+def pool_budget(inputs: Inputs, gpu: GpuChoice, fraction: float | None, launch: Launch) -> Budget:
     """What an estimate of the pool rests on, should nobody state it."""
     ratio = inputs.given("--swa-full-tokens-ratio")
-    is_off = inputs.is_on("--disable-hybrid-swa-memory") or model.family.window == "never"
+    is_off = inputs.is_on("--disable-hybrid-swa-memory") or launch.model.family.window == "never"
     return Budget(
         gpu_mib=gpu.memory_mib,
         fraction=fraction,
         is_fraction_given=inputs.given(MEMORY_FRACTION) is not None,
-        kv_dtype=kv_dtype,
-        parallel=parallel,
-        has_draft=speculation.runners > 1,
+        kv_dtype=launch.kv_dtype,
+        parallel=launch.parallel,
+        has_draft=launch.speculation.runners > 1,
         ratio=float(ratio.value) if ratio is not None and isinstance(ratio.value, int | float) else None,
         is_hybrid=not is_off,
     )

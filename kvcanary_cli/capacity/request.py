@@ -98,39 +98,46 @@ def make_request(
         gpu=gpu,
         gpu_memory_mib=_option("--gpu-memory", gpu_memory, _memory),
     )
-    config = None
-    arguments = Arguments()
-    if config_path is not None:
-        from kvcanary_cli.capacity.config import read_config  # deferred: msgspec and PyYAML cost 40 ms
-
-        config = read_config(config_path)
-        arguments = _with_server_config(config.arguments(table), table)
+    config, arguments = _read_config(config_path, table)
     if args_file is not None:
         arguments = _with_server_config(read_args_file(args_file, table), table).over(arguments)
     if command is not None:
         arguments = _with_server_config(read_command(command, table, COMMAND_LINE), table).over(arguments)
-    log = hf_model = None
+    log = None
     if from_log is not None:
         from kvcanary_cli.capacity.server_log import read_log  # deferred: most launches have no log
 
         log = read_log(from_log)
     elif config is not None and arguments == Arguments():
         log = config.capacities_alone()
-    if hf_config is not None:
-        from kvcanary_cli.capacity.hf_config import read_hf_config
-
-        hf_model = read_hf_config(hf_config)
     return Request(
         version=release,
         table=table,
         arguments=arguments,
         config=config,
         options=options,
-        is_overridden=any(place is not None for place in (args_file, command, from_log))
-        or options != Options(),
+        is_overridden=(args_file, command, from_log) != (None, None, None) or options != Options(),
         log=log,
-        hf_model=hf_model,
+        hf_model=_read_hf_config(hf_config),
     )
+
+
+def _read_config(path: str | None, table: FlagTable) -> tuple[Config | None, Arguments]:
+    """A config and the launch flags that it holds."""
+    if path is None:
+        return None, Arguments()
+    from kvcanary_cli.capacity.config import read_config  # deferred: msgspec and PyYAML cost 40 ms
+
+    config = read_config(path)
+    return config, _with_server_config(config.arguments(table), table)
+
+
+def _read_hf_config(word: str | None) -> HfModel | None:
+    if word is None:
+        return None
+    from kvcanary_cli.capacity.hf_config import read_hf_config  # deferred: most launches have none
+
+    return read_hf_config(word)
 
 
 def _with_server_config(arguments: Arguments, table: FlagTable) -> Arguments:

@@ -13,7 +13,7 @@ from kvcanary_cli.capacity.features import Features, resolve_features
 from kvcanary_cli.capacity.gpu import GpuChoice, resolve_gpu
 from kvcanary_cli.capacity.graphs import Graph, needs_gpu_default, resolve_graph
 from kvcanary_cli.capacity.inputs import Inputs, as_int
-from kvcanary_cli.capacity.memory_budget import memory_fraction, pool_budget
+from kvcanary_cli.capacity.memory_budget import Launch, memory_fraction, pool_budget
 from kvcanary_cli.capacity.model import ModelChoice, resolve_model
 from kvcanary_cli.capacity.origin import Input
 from kvcanary_cli.capacity.parallel import Parallel, resolve_parallel
@@ -115,6 +115,12 @@ def resolve(request: Request) -> Setup:
         InputError for values that the server refuses or that contradict each other.
     """
     inputs = Inputs(request)
+    gpu, launch = _launch(inputs)
+    return _complete(inputs, gpu, launch)
+
+
+def _launch(inputs: Inputs) -> tuple[GpuChoice, Launch]:
+    """What the server knows before it sizes its memory."""
     parallel = resolve_parallel(inputs)
     disaggregation = inputs.text("disaggregation_mode", "--disaggregation-mode", default="null") or "null"
     gpu = resolve_gpu(inputs)
@@ -126,46 +132,54 @@ def resolve(request: Request) -> Setup:
     speculation = resolve_speculation(inputs, model.architecture)
     prefill_graph = resolve_prefill_graph(inputs, prefill, model, parallel, disaggregation=disaggregation)
     kv_dtype = inputs.text("kv_cache_dtype", "--kv-cache-dtype", default="auto")
-    kv_dtype = model.dtype if kv_dtype == "auto" else kv_dtype
-    fraction = memory_fraction(
-        inputs, gpu, parallel, prefill, graph, prefill_graph, speculation, model, limit, disaggregation
+    return gpu, Launch(
+        parallel=parallel,
+        prefill=prefill,
+        graph=graph,
+        prefill_graph=prefill_graph,
+        speculation=speculation,
+        model=model,
+        kv_dtype=model.dtype if kv_dtype == "auto" else kv_dtype,
+        limit=limit,
+        disaggregation=disaggregation,
     )
-    budget = pool_budget(inputs, gpu, fraction, kv_dtype, parallel, speculation, model)
+
+
+def _complete(inputs: Inputs, gpu: GpuChoice, launch: Launch) -> Setup:
+    """The rest: pools, requests, the canary's own settings."""
+    request, parallel, model = inputs.request, launch.parallel, launch.model
+    fraction = memory_fraction(inputs, gpu, launch)
+    budget = pool_budget(inputs, gpu, fraction, launch)
     pool = resolve_pool(inputs, model, budget, is_blackwell=gpu.is_blackwell)
     is_radix_on = not inputs.switch("disable_radix_cache", "--disable-radix-cache")
-    max_running, running_setting = _running_limit(inputs, limit, speculation, model)
-    window = resolve_window(
-        inputs, model, pool, _request_cap(limit, parallel, pool, prefill, speculation, is_radix_on)
-    )
+    max_running, running_setting = _running_limit(inputs, launch)
+    window = resolve_window(inputs, model, pool, _request_cap(launch, pool, is_radix_on))
     canary = _canary(inputs)
     features = resolve_features(inputs)
     if inputs.missing:
         raise _missing(inputs)
     check_chunk(
-        inputs, prefill, page_size=pool.page_size, attn_dp=parallel.attn_dp, disaggregation=disaggregation
+        inputs,
+        launch.prefill,
+        page_size=pool.page_size,
+        attn_dp=parallel.attn_dp,
+        disaggregation=launch.disaggregation,
     )
     arguments = request.arguments
     return Setup(
+        **launch.of_setup(),
         version=request.version,
-        parallel=parallel,
         pool=pool,
         window=window,
-        prefill=prefill,
-        graph=graph,
-        speculation=speculation,
         max_running=max_running,
         running_setting=running_setting,
-        extra_rows=_extra_rows(inputs, limit, parallel.attn_dp) if disaggregation == "decode" else 0,
+        extra_rows=_extra_rows(inputs, launch),
         is_radix_on=is_radix_on,
         canary=canary,
-        model=model,
-        kv_dtype=kv_dtype,
         inputs=inputs.noted,
         unknown_flags=arguments.unknown,
         num_given=len(arguments.values) + len(arguments.env) + len(arguments.unknown),
-        prefill_graph=prefill_graph,
         features=features,
-        disaggregation=disaggregation,
         log=request.log,
         workload=request.workload,
         max_states=_max_states(inputs, model, parallel),
@@ -189,14 +203,13 @@ def _tier(inputs: Inputs, gpu: GpuChoice, parallel: Parallel, model: ModelChoice
     return None
 
 
-def _running_limit(
-    inputs: Inputs, limit: int | None, speculation: Speculation, model: ModelChoice
-) -> tuple[int | None, str]:
+def _running_limit(inputs: Inputs, launch: Launch) -> tuple[int | None, str]:
     """The limit of running requests and what sets it; some launches get one from the server."""
-    if limit is not None:
-        return limit, MAX_RUNNING
-    if speculation.algorithm is not None:
-        inputs.default("max_running_requests", DEFAULT_RUNNING, f"server: {speculation.algorithm}")
+    algorithm, model = launch.speculation.algorithm, launch.model
+    if launch.limit is not None:
+        return launch.limit, MAX_RUNNING
+    if algorithm is not None:
+        inputs.default("max_running_requests", DEFAULT_RUNNING, f"server: {algorithm}")
         return DEFAULT_RUNNING, "--speculative-algorithm"
     running = model.family.running
     if running is not None:
@@ -213,20 +226,14 @@ def _max_states(inputs: Inputs, model: ModelChoice, parallel: Parallel) -> int |
     return None if states is None else max(1, states // parallel.attn_dp)
 
 
-def _request_cap(
-    limit: int | None,
-    parallel: Parallel,
-    pool: Pool,
-    prefill: Prefill,
-    speculation: Speculation,
-    is_radix_on: bool,
-) -> RequestCap | None:
+def _request_cap(launch: Launch, pool: Pool, is_radix_on: bool) -> RequestCap | None:
     """What sizes the sliding-window pool by requests; None where the ratio does."""
-    if limit is None or is_radix_on or prefill.chunk <= 0:
+    chunk, speculation = launch.prefill.chunk, launch.speculation
+    if launch.limit is None or is_radix_on or chunk <= 0:
         return None
-    requests = min(max(1, limit // parallel.attn_dp), pool.tokens // 2)
+    requests = min(max(1, launch.limit // launch.parallel.attn_dp), pool.tokens // 2)
     draft = 0 if speculation.algorithm is None else speculation.draft_tokens
-    return RequestCap(requests=requests, draft_tokens=draft, chunk=prefill.chunk)
+    return RequestCap(requests=requests, draft_tokens=draft, chunk=chunk)
 
 
 def _canary(inputs: Inputs) -> Canary:
@@ -239,13 +246,16 @@ def _canary(inputs: Inputs) -> Canary:
     )
 
 
-def _extra_rows(inputs: Inputs, limit: int | None, attn_dp: int) -> int:
+def _extra_rows(inputs: Inputs, launch: Launch) -> int:
+    """Rows of a decode server's request table beyond those of running requests."""
+    if launch.disaggregation != "decode":
+        return 0
     given = inputs.given(_EXTRA_SLOTS)
     if given is not None:
         return as_int(given)
-    if limit is None:
+    if launch.limit is None:
         return 0
-    per_worker = max(1, limit // attn_dp)
+    per_worker = max(1, launch.limit // launch.parallel.attn_dp)
     return 2 * per_worker if per_worker <= _EXTRA_UP_TO else 0
 
 

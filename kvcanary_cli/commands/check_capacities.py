@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -18,7 +19,7 @@ from kvcanary_cli.commands._options import (
 )
 from kvcanary_cli.errors import UsageError
 from kvcanary_cli.exits import Exit
-from kvcanary_cli.output import Format, emit
+from kvcanary_cli.output import EmitOptions, Format, emit
 
 if TYPE_CHECKING:
     from kvcanary_cli.capacity.request import Request
@@ -135,22 +136,34 @@ def check_capacities(
         hf_config=hf_config,
         version=sglang_version,
     )
-    if compare and solve is not None:
-        raise UsageError(
-            "`--compare` and `--solve` exclude each other", hint="solve each of the two by itself"
-        )
     if compare:
-        from kvcanary_cli.report.compare_capacities import build_comparison, render_comparison
-
-        first, second, command = split_pair(words or [], config=config, from_args=from_args)
-        audits = [audit(make(config_path=path, command=command), workload) for path in (first, second)]
-        emit(build_comparison(*audits), render_comparison, options)
+        if solve is not None:
+            raise UsageError("`--compare` and `--solve` exclude each other", hint="solve each by itself")
+        compare_two(make, split_pair(words or [], config=config, from_args=from_args), workload, options)
     config_path, command = split_words(words or [], config=config, from_args=from_args)
     request = make(config_path=config_path, command=command)
     if solve is not None:
         print_solution(request, solve)
     report = build_check_capacities(audit(request, workload))
     emit(report, partial(render_check_capacities, verbose=verbose), options)
+
+
+def compare_two(
+    make: Callable[..., Request],
+    pair: tuple[str, str, list[str] | None],
+    workload: str | None,
+    options: EmitOptions,
+) -> NoReturn:
+    """Audit two configs, each with the same launch command on top, and report both.
+
+    Raises: typer.Exit always.
+    """
+    from kvcanary_cli.capacity.audit import audit
+    from kvcanary_cli.report.compare_capacities import build_comparison, render_comparison
+
+    first, second, command = pair
+    audits = [audit(make(config_path=path, command=command), workload) for path in (first, second)]
+    emit(build_comparison(*audits), render_comparison, options)
 
 
 def print_solution(request: Request, flag: str) -> NoReturn:

@@ -11,13 +11,22 @@ from kvcanary_cli.capacity.formula import STAMP_BYTES, STAMPS_PER_SLOT, workspac
 from kvcanary_cli.capacity.origin import Origin
 from kvcanary_cli.capacity.rule import Finding
 from kvcanary_cli.exits import Exit
+from kvcanary_cli.report.capacity_text import (
+    capacity_table,
+    input_table,
+    memory_lines,
+    notes_of,
+    pool_line,
+    status_sentence,
+    subject,
+    unknown_lines,
+)
 from kvcanary_cli.report.frame import Annotation, Report, Sections, base_report, finish
-from kvcanary_cli.report.tables import Column, Table
-from kvcanary_cli.report.text import count, headroom, names, percent, plural, size, wrap
+from kvcanary_cli.report.tables import Table
+from kvcanary_cli.report.text import plural
 
 # Keys of the verdict, and the statuses that each counts
 _COUNTED = {"over": ("OVER", "FAIL"), "tight": ("TIGHT", "WARN"), "ok": ("OK",), "info": ("INFO",)}
-_CODE_COLUMN = 3
 _SHOWN_FIXES = 2
 
 
@@ -157,10 +166,12 @@ def _flags_for(row: Capacity, audit: Audit) -> list[dict[str, str | None]]:
 
 def _memory(audit: Audit) -> dict[str, Any]:
     memory, rates = audit.sizes.memory, workspace_rates(audit.setup.groups)
+    is_window_only = audit.setup.model.family.pool == "dsv4" and audit.setup.window.tokens is not None
     return {
         "canary_bytes": memory.runners * memory.buffers,
         "canary_bytes_per_runner": memory.buffers,
-        "canary_bytes_per_slot": STAMPS_PER_SLOT * STAMP_BYTES,
+        "canary_bytes_per_slot": (2 if is_window_only else STAMPS_PER_SLOT) * STAMP_BYTES,
+        "is_window_only": is_window_only,
         "runners": memory.runners,
         "workspace_bytes": memory.workspace_copies * memory.workspace,
         "workspace_bytes_per_copy": memory.workspace,
@@ -182,17 +193,17 @@ def _memory(audit: Audit) -> dict[str, Any]:
 
 def render_check_capacities(report: Report, *, verbose: bool = False) -> Sections:
     """The report dict as text; `verbose` adds every input with its origin."""
-    body: list[str | Table] = [_table(report), "", *_memory_lines(report)]
+    body: list[str | Table] = [capacity_table(report), "", *memory_lines(report)]
     if report["launch"]["canary_off"]:
         body.append("canary    off in these arguments (--kv-canary none): nothing is checked; the sizes are")
         body.append("          those that it would have")
     elif report["launch"]["canary_mode"] == "none":
         body.append("canary    off in these arguments (--kv-canary none); sized as if it were on")
     if verbose:
-        body += ["", _input_table(report), *_unknown_lines(report)]
+        body += ["", input_table(report), *unknown_lines(report)]
     failing = [finding for finding in report["findings"] if finding["severity"] == "error"]
     warned = [finding for finding in report["findings"] if finding["severity"] == "warning"]
-    header = [("check-capacities", _subject(report)), ("pool", _pool_line(report["pool"]))]
+    header = [("check-capacities", subject(report)), ("pool", pool_line(report["pool"]))]
     workload = report["workload"]
     if workload is not None:
         steps = plural(workload["steps"], "step")
@@ -200,8 +211,8 @@ def render_check_capacities(report: Report, *, verbose: bool = False) -> Section
     return Sections(
         header=header,
         body=body,
-        status=_status(report, failing),
-        notes=_notes(report, failing or warned, most_fixes=None if verbose else _SHOWN_FIXES),
+        status=status_sentence(report, failing),
+        notes=notes_of(report, failing or warned, most_fixes=None if verbose else _SHOWN_FIXES),
         verdict={key: report["summary"][key] for key in _COUNTED},
         annotations=[_annotation(finding) for finding in (*failing, *warned)],
     )
@@ -215,154 +226,3 @@ def _annotation(finding: dict[str, Any]) -> Annotation:
         title=rule if name is None else f"{name} ({rule})",
         message=text if message is None else f"{text}: {message}",
     )
-
-
-def _subject(report: Report) -> str:
-    launch = report["launch"]
-    lines = [launch[source] for source in ("config", "log") if launch[source] is not None]
-    if launch["log_ranks"]:
-        lines[-1] += f", {plural(len(launch['log_ranks']), 'rank')}"
-    lines.append(
-        f"launch arguments of sglang {launch['sglang_version']}: {count(launch['given'])} given, "
-        f"{count(launch['defaulted'])} defaulted"
-    )
-    if launch["unknown_flags"]:
-        flags = names([unknown["flag"] for unknown in launch["unknown_flags"]], limit=3)
-        lines.append(f"{count(len(launch['unknown_flags']))} not known to that release: {flags}")
-    return "\n".join(lines)
-
-
-def _pool_line(pool: dict[str, Any]) -> str:
-    slots, groups = count(pool["slots"]), ", ".join(pool["groups"])
-    line = f"{slots} slots, page size {count(pool['page_size'])}, groups: {groups}"
-    if pool["is_estimate"]:
-        low, high = (count(end) for end in pool["plausible_slots"])
-        line += f"\nan estimate: {low} to {high} slots are plausible"
-    if pool["swa_slots"] is None:
-        return line
-    return f"{line}\n{count(pool['swa_slots'])} slots in the swa group, window {count(pool['window'])}"
-
-
-def _table(report: Report) -> Table:
-    rows, details = [], []
-    for row in report["capacities"]:
-        rows.append(
-            [
-                row["status"],
-                row["name"],
-                "-" if row["value"] is None else count(row["value"]),
-                "-" if row["need"] is None else count(row["need"]),
-                _headroom(row),
-                row["bound_by"],
-            ]
-        )
-        text = row["worked"] + (f"; {row['remark']}" if row["remark"] else "")
-        first = f"{'':{_CODE_COLUMN}}{row['code']}   "
-        # the table's own indent takes two of the 80 columns
-        details.append("\n".join(wrap(text, first=first, width=78)))
-    columns = [
-        Column("STATUS"),
-        Column("CAPACITY"),
-        Column("VALUE", "right"),
-        Column("NEED", "right"),
-        Column("HEADROOM", "right"),
-        Column("BOUND BY"),
-    ]
-    return Table(columns=columns, rows=rows, detail=list(details))
-
-
-def _headroom(row: dict[str, Any]) -> str:
-    if row["need"] is None or row["value"] is None:
-        return "-"
-    return "exact" if row["exact"] else headroom(row["value"], row["need"])
-
-
-def _memory_lines(report: Report) -> list[str]:
-    memory, pool = report["memory"], report["pool"]
-    canary, workspace, total = (memory[f"{part}_bytes"] for part in ("canary", "workspace", "total"))
-    share = ""
-    if memory["kv_bytes"] is not None:
-        used = percent(total, memory["kv_bytes"], digits=2, up=True)
-        share = (
-            f", {used} of {size(memory['kv_bytes'], down=True)} KV ({count(memory['tokens_lost'])} tokens)"
-        )
-    summary = f"canary {size(canary)} + workspace {size(workspace)} = {size(total)}{share}"
-    lines = wrap(summary, first="memory    ")
-    slots, page = count(pool["slots"]), count(pool["page_size"])
-    if pool["swa_slots"] is None:
-        slots = f"({slots} + {page}) slots"
-    else:
-        slots = f"({slots} + {count(pool['swa_slots'])} + 2 x {page}) slots"
-    runners = f"{memory['runners']} runners x " if memory["runners"] > 1 else ""
-    stamps = f"{STAMP_BYTES} B x {STAMPS_PER_SLOT} (head and tail, K and V)"
-    lines += wrap(f"{runners}{slots} x {stamps}", first=f"{'':10}canary    ")
-    rates = memory["workspace_rates_bytes"]
-    terms = (
-        f"{rates['verify_entry']} B x verify entries + {rates['write_request']} B x write requests + "
-        f"{rates['write_entry']} B x write entries + {rates['fixed']} B"
-    )
-    if memory["workspace_copies"] > 1:
-        terms = f"{memory['workspace_copies']} x ({terms}): eager, and in the graph pool"
-    lines += wrap(terms, first=f"{'':10}workspace ")
-    if memory["token_table_bytes"] is not None:
-        lines.append(f"{'':10}token ids {size(memory['token_table_bytes'])} more for the token check")
-    return lines
-
-
-def _input_table(report: Report) -> Table:
-    rows = [
-        [name, str(value["value"]), value["from"], value["source"]]
-        for name, value in report["inputs"].items()
-    ]
-    return Table(columns=[Column("INPUT"), Column("VALUE"), Column("FROM"), Column("SOURCE")], rows=rows)
-
-
-def _unknown_lines(report: Report) -> list[str]:
-    lines = []
-    for unknown in report["launch"]["unknown_flags"]:
-        close = f", close to {unknown['nearest']}" if unknown["nearest"] else ""
-        lines.append(f"  not known: {unknown['flag']}{close}")
-    return lines
-
-
-def _status(report: Report, failing: list[dict[str, Any]]) -> str:
-    rows = [row["status"] for row in report["capacities"]]
-    total = sum(finding["capacity"] is None for finding in report["findings"])
-    total = len(rows) - total
-    over, settings = rows.count("OVER"), rows.count("FAIL")
-    if failing:
-        parts = []
-        if over or not settings:
-            parts.append(f"{over} of {total} capacities {'is' if over == 1 else 'are'} exceeded")
-        if settings:
-            parts.append(f"{plural(settings, 'setting')} {'fails' if settings == 1 else 'fail'}")
-        return f"{', '.join(parts)}: {'; '.join(item['text'] for item in failing)}"
-    parts = [f"none of {plural(total, 'capacity', 'capacities')} is exceeded"]
-    if report["pool"]["is_estimate"]:
-        parts[0] += ", for an estimated pool"
-    if report["workload"] is not None and report["workload"]["not_reached"]:
-        rules = ", ".join(report["workload"]["not_reached"])
-        parts.append(f"the flags allow more than this workload needs ({rules})")
-    tight = rows.count("TIGHT")
-    if tight:
-        parts.append(f"{tight} {'is' if tight == 1 else 'are'} tight")
-    parts += [finding["text"] for finding in report["findings"]]
-    return "; ".join(parts)
-
-
-def _notes(
-    report: Report, findings: list[dict[str, Any]], *, most_fixes: int | None
-) -> list[tuple[str, str]]:
-    notes = []
-    for finding in findings:
-        if finding["server_message"] is None:
-            notes.append(("why", f"{finding['when']}: {finding['text']}"))
-        else:
-            notes += [("why", finding["server_message"]), ("when", finding["when"])]
-    texts = [fix["text"] for fix in report["fixes"][:most_fixes]]
-    width = max((len(text) for text in texts), default=0)
-    for number, fix in enumerate(report["fixes"][:most_fixes]):
-        note = f"  ({fix['note']})" if fix["note"] else ""
-        line = f"{fix['text']:{width}}{note}" if note else fix["text"]
-        notes.append(("fix" if number == 0 else "   or", line))
-    return notes

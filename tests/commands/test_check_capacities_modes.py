@@ -234,3 +234,11 @@ def test_compare_and_solve_exclude_each_other(capsys):
     done = check(capsys, "--compare", "a.yaml", "b.yaml", "--solve", "--tp-size")
     assert (done.code, done.out) == (2, "")
     assert "exclude each other" in done.err
+
+
+def test_a_canary_on_the_window_pool_alone(capsys, tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("model: {architecture: DeepseekV4ForCausalLM, window: 128}\n", encoding="utf-8")
+    done = check(capsys, str(path), *POOL, *SERVE)
+    assert "canary    40,000 window slots x 32 B x 2 (head and tail)\n" in done.out
+    assert "INFO    layout-last-page" in done.out
