@@ -83,7 +83,7 @@ def _swa_ratio(inputs: Inputs, model: ModelChoice) -> float:
         return float(ratio)
     ratio_of_model = model.ratio if model.ratio is not None else model.family.ratio
     if ratio_of_model is None and (model.architecture or "").startswith("Step3p5"):
-        ratio_of_model = 1.0 if inputs.is_on("--enable-hicache") else None
+        ratio_of_model = 1.0 if inputs.is_on("--enable-hierarchical-cache") else None
     if ratio_of_model is not None:
         return ratio_of_model
     inputs.default("swa_full_tokens_ratio", _DEFAULT_RATIO, "server")

@@ -198,3 +198,8 @@ def test_a_verdict_that_depends_on_the_estimate_is_said():
     ]
     found = audited(*words, "0.83", hf_config="Qwen/Qwen3-8B")
     assert "pool-estimate" in {f.rule.id for f in found.findings}
+
+
+@pytest.mark.parametrize("names", [None, [], [5], "LlamaForCausalLM"])
+def test_a_config_without_an_architecture(tmp_path, names):
+    assert read_hf_config(write(tmp_path, {**LLAMA, "architectures": names})).values["architecture"] is None

@@ -142,3 +142,39 @@ def test_a_context_beyond_the_models_own():
     assert audited(*words, env=allowed, context_length=None).setup.pool.context_length == 40_961
     assert audited(*words[:3], "40960", context_length=None).setup.pool.context_length == 40_960
     assert audited(*words[:2], context_length=None).setup.pool.context_length == 40_960
+
+
+@pytest.mark.parametrize(
+    ("architecture", "words", "tokens"),
+    [
+        ("Step3p5ForCausalLM", [], 320_000),
+        ("Step3p5ForCausalLM", ["--enable-hicache"], 400_000),
+        ("InklingForCausalLM", ["--enable-hicache"], 40_000),
+        ("InklingForCausalLM", ["--swa-full-tokens-ratio", "0.5"], 200_000),
+    ],
+)
+def test_ratios_of_models(tmp_path, architecture, words, tokens):
+    result = model(tmp_path, f"architecture: {architecture}, window: 128", *words)
+    assert result.setup.window.tokens == tokens
+
+
+def test_full_layers_beside_window_layers_can_be_swept(tmp_path):
+    words = ["--kv-canary", "log", "--kv-canary-sweep-interval", "9"]
+    for swa_layers, fires in [(3, False), (4, True)]:
+        result = model(tmp_path, f"window: 128, layers: 4, swa_layers: {swa_layers}", *words)
+        assert ("sweep-cache" in {finding.rule.id for finding in result.findings}) is fires
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["--cuda-graph-bs-decode", "1", "4096", "4097"], "--cuda-graph-bs-decode 1 4096"),
+        (
+            ["--cuda-graph-config", '{"decode":{"bs":[1,4096,4097]}}'],
+            '--cuda-graph-config \'{"decode":{"bs":[1,4096]}}\'',
+        ),
+    ],
+)
+def test_a_batch_at_the_limit_stays(words, fix):
+    found = audited(*words).fixes
+    assert [" ".join(change.text for change in each.changes) for each in found] == [fix]

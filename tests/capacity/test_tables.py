@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
+
 import pytest
 
 from kvcanary_cli.capacity import tables
+from kvcanary_cli.capacity.flags import PHASELESS_GRAPH_FLAGS, PIECEWISE_FLAGS
 from kvcanary_cli.capacity.tables import (
     find_algorithm,
     find_gpu,
@@ -58,3 +63,21 @@ def test_every_model_and_version_is_readable():
 def test_unknown_names(find):
     assert find("nothing like it") is None
     assert find("") is None
+
+
+def test_flags_in_the_code_are_first_spellings():
+    """Values are kept under a flag's first spelling: any other would never be found."""
+    first = {row["flags"].split(" ")[0] for row in read_table("flags")}
+    ours = {"--pool-tokens", "--gpu", "--gpu-memory", "--args-file", "--from-log", "--hf-config", "--solve"}
+    ours |= {"--sglang-version", "--from-args", "--help", "--no-", *PHASELESS_GRAPH_FLAGS, *PIECEWISE_FLAGS}
+    folder = Path(tables.__file__).parent
+    used = {
+        node.value
+        for path in folder.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.fullmatch(r"--[a-z0-9-]+", node.value)
+    }
+    assert len(used) > 50
+    assert sorted(used - first - ours) == []
