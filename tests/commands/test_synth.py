@@ -161,7 +161,7 @@ def test_docs_show_what_is_printed(capsys, there):
 
 
 def test_needs_neither_torch_nor_numba(there):
-    assert not imported_by("synth", str(tmp_path / "t.jsonl"), *SMALL) & {"torch", "triton", "numba", "rich"}
+    assert not imported_by("synth", str(there / "t.jsonl"), *SMALL) & {"torch", "triton", "numba", "rich"}
 
 
 @pytest.mark.parametrize("page_size", ["1", "16"])
