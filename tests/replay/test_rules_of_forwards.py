@@ -286,3 +286,20 @@ def test_limits_end_the_run(run):
 def test_stop_on_violation(run):
     found = run(insert(one_request(), 2, ev.Kv(op="zero", slots=slots(9))), stop_on_violation=True)
     assert (found.result.totals.steps, found.result.stopped) == (3, "violation")
+
+
+def test_truth_before_a_rebind_belongs_to_the_new_request(run):
+    """A ended; its name is used again, and what the new A has was told before its bind."""
+    again = [
+        ev.Free(by="A", slots=np.arange(8, 20)),
+        ev.Unbind(row=1),
+        ev.End(rid="A", why="done"),
+        ev.Truth(rid="A", at=0, tokens=[500, 501]),
+        ev.Bind(row=2, rid="A"),
+        ev.Alloc(to="A", slots=np.arange(40, 44)),
+        ev.Forward(rows=[2], prefix=[0], lens=[2], tokens=[500, 501], slots=slots(40, 41)),
+        # position 2 is not known of the new request, whatever the old one had there
+        ev.Forward(rows=[2], prefix=[2], tokens=[9], slots=slots(42)),
+        ev.Forward(rows=[2], prefix=[3], tokens=[9], slots=slots(43)),
+    ]
+    assert run([*one_request(), *again]).signature() == []
