@@ -15,6 +15,7 @@ from kvcanary_cli.kernels.messages import WRITE_REQ_FLAG, WRITE_REQ_FLAG_OLD
 RUNNING = "--max-running-requests"
 CHUNK = "--chunked-prefill-size"
 BUDGET = "--max-prefill-tokens"
+PREFILL_GRAPH = "--cuda-graph-max-bs-prefill"
 AUTOTUNE = "SGLANG_FLASHINFER_AUTOTUNE_EXTEND"
 TOKEN_CHECK = "SGLANG_KV_CANARY_ENABLE_VERIFY_TOKEN_ASSERT"
 
@@ -80,8 +81,9 @@ def _write_entries(match: Match) -> Advice:
         "while a forward may be as large as the chunk, or as the longest prompt where chunking is off.",
     )
     changes = (
-        (f"{CHUNK} {room}", f"largest that works, in whole pages; {EACH_RANK}"),
+        (f"{CHUNK} {room}", f"a forward is then no larger; in whole pages, {EACH_RANK}"),
         (f"{BUDGET} {tokens}", f"smallest that works, unless the chunk is 0 or below {tokens}"),
+        (f"{PREFILL_GRAPH} {room}", f"where the chunk is {room} already: the forward was padded to a graph"),
     )
     return Advice(what, changes, ("C2", "entry-chunk", "entry-unchunked", "chunk-zero", "entry-bucket"))
 

@@ -64,7 +64,7 @@ CASES = {
         "write-entries",
         {"tokens": 20_000, "write_entry_capacity": 8192},
         {},
-        ["--chunked-prefill-size 8192", "--max-prefill-tokens 20000"],
+        ["--chunked-prefill-size 8192", "--max-prefill-tokens 20000", "--cuda-graph-max-bs-prefill 8192"],
         ENTRY_PAGES,
     ),
     "plan-lanes": Case(

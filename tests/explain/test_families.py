@@ -107,3 +107,16 @@ def test_other_texts_are_none(text):
 )
 def test_the_nearest_message_shares_its_rare_words(text, near):
     assert nearest_template(text) == near
+
+
+@pytest.mark.parametrize(
+    ("body", "pages"),
+    [
+        ("verify entries=400 exceeds verify_capacity=300", ("C4",)),
+        ("padded token count=9000 exceeds capacity=8192", ("C2",)),
+        ("padded bs=9 exceeds capacity=8", ("C1",)),
+        ("depth=9 exceeds limit=8", ()),
+    ],
+)
+def test_a_need_and_a_room_lead_to_the_page_of_their_sort(body, pages):
+    assert advise(read_text(body)).pages == pages

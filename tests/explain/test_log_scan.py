@@ -111,7 +111,7 @@ def test_a_traceback_is_one_message(tmp_path):
     assert [(hit.line, hit.text) for hit in hits] == [(4, LANES)]
 
 
-@pytest.mark.parametrize("shift", [*range(-60, 61, 7), -2048, -2000, 2048])
+@pytest.mark.parametrize("shift", [*range(-60, 61, 7), *range(-2056, -2040), 2048])
 def test_a_message_across_the_border_of_two_blocks(tmp_path, shift):
     filler = b"x" * 99 + b"\n"
     before = filler * ((BLOCK_BYTES + shift) // 100)
@@ -171,6 +171,8 @@ def test_lines_are_joined_again_after_a_success_and_not_for_ever(tmp_path):
     odd = "kv-canary: all is well\n"
     assert sum(hit.message is not None for hit in scan(tmp_path, odd * 10 + broken + odd * 10)[0]) == 1
     assert sum(hit.message is not None for hit in scan(tmp_path, odd * (JOIN_TRIES + 1) + broken)[0]) == 0
+    again = odd * (JOIN_TRIES - 1) + broken
+    assert sum(hit.message is not None for hit in scan(tmp_path, again * 2)[0]) == 2
 
 
 def test_messages_are_grouped_by_room_and_the_largest_need_counts():
