@@ -26,8 +26,10 @@ def bind(state: RunState, event: ev.Bind) -> None:
 
 def unbind(state: RunState, event: ev.Unbind) -> None:
     """A row has no request any more."""
-    state.table.unbind(event.row)
+    rid = state.table.unbind(event.row)
     state.expected.clear_row(event.row)
+    if rid is not None:
+        state.begin_request(rid)
 
 
 def move(state: RunState, event: ev.Move) -> None:

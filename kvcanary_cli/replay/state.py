@@ -64,15 +64,17 @@ class RunState:
             known[slots[(slots >= 0) & (slots < known.size)]] = True
 
     def end_request(self, rid: str) -> None:
-        """A request ended for good: the next one of this name is another one."""
-        self.ended.add(rid)
+        """A request ended for good: the next one of this name is another one.
+
+        What it was known to hold lasts as long as its row: forwards of it may still be under way.
+        """
         self.pending_maps.pop(rid, None)
+        self.ended.add(rid)
+        if rid not in self.table.rid_row:
+            self.begin_request(rid)
 
     def begin_request(self, rid: str) -> None:
-        """The name is used: if its request had ended, a new one begins here.
-
-        What the ended one was known to hold lasts until then: forwards of its row may still be under way.
-        """
+        """The name is free, or used again: forget the request that had it, if that one ended."""
         if rid in self.ended:
             self.ended.discard(rid)
             self.expected.forget(rid)

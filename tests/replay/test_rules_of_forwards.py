@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from kvcanary_cli.errors import InputError
+from kvcanary_cli.replay import rows
+from kvcanary_cli.replay.state import new_state
+from kvcanary_cli.runtime.layout import layout_of
 from kvcanary_cli.trace import events as ev
 from tests.replay.driving import DEVICES, insert, one_request, replay_events, slots, small_header
 
@@ -297,9 +300,24 @@ def test_truth_before_a_rebind_belongs_to_the_new_request(run):
         ev.Truth(rid="A", at=0, tokens=[500, 501]),
         ev.Bind(row=2, rid="A"),
         ev.Alloc(to="A", slots=np.arange(40, 44)),
-        ev.Forward(rows=[2], prefix=[0], lens=[2], tokens=[500, 501], slots=slots(40, 41)),
+        ev.Forward(rows=[2], prefix=[0], lens=[2], tokens=[500, 777], slots=slots(40, 41)),
         # position 2 is not known of the new request, whatever the old one had there
         ev.Forward(rows=[2], prefix=[2], tokens=[9], slots=slots(42)),
         ev.Forward(rows=[2], prefix=[3], tokens=[9], slots=slots(43)),
     ]
-    assert run([*one_request(), *again]).signature() == []
+    found = run([*one_request(), *again])
+    assert {(slot, reasons) for _, _, slot, reasons in found.signature()} == {(41, ("verify_token",))}
+
+
+@pytest.mark.parametrize("ends_first", [True, False])
+def test_what_an_ended_request_held_is_forgotten_with_its_row(ends_first):
+    """A long run must not keep the tokens of every request that ever was."""
+    ending = [ev.End(rid="A", why="done"), ev.Unbind(row=1)]
+    header = small_header()
+    layout = layout_of(header)
+    state = new_state(layout, track_changes=False)
+    rows.bind(state, ev.Bind(row=1, rid="A"))
+    rows.truth(state, ev.Truth(rid="A", at=0, tokens=[1, 2, 3]))
+    for event in ending if ends_first else reversed(ending):
+        rows.end(state, event) if isinstance(event, ev.End) else rows.unbind(state, event)
+    assert (state.expected.length("A"), state.ended) == (0, set())
