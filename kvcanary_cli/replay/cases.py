@@ -198,7 +198,7 @@ def _related_breaches(
         places.append((story.group, story.first.predecessor))
     for place in places:
         for j in by_slot.get(place, ()):
-            if breaches[j].step <= story.first.step:
+            if breaches[j].step <= story.first.step or breaches[j].rule == "publish-token-mismatch":
                 yield j
     lines = {w.line for w in (story.facts.byte_writer, story.facts.stamp_writer) if w is not None}
     for line in lines:

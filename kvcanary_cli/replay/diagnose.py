@@ -16,6 +16,10 @@ from kvcanary_cli.replay.stories import SlotStory
 
 UNKNOWN = "unknown"
 
+# Kinds that leave every slot as its owner wrote it: the wrong slots were read, or the right ones faithfully hold
+# a token that was wrong from the start.
+INTACT = frozenset({"K10", "K18", "K20"})
+
 # Breaches whose slots were overwritten by the event itself, whether or not a check saw it.
 OVERWRITING = frozenset(
     {
@@ -54,6 +58,7 @@ def _incident(case: Case, context: Context, rules: Mapping[str, Rule]) -> Incide
     opinions = [opinion for rule in rules.values() if (opinion := rule(case, context)) is not None]
     best = _choose(opinions, case)
     slots, is_damaged = _damaged_slots(case, best)
+    is_damaged = is_damaged and (best is None or best.kind not in INTACT)
     shadows = sorted({s.slot for s in case.shadows if s.group == case.group} - set(slots))
     example = _example(case, slots)
     facts = example.facts if example is not None else (case.hidden[0] if case.hidden else None)

@@ -233,7 +233,8 @@ def _neighbourhood(incident: dict[str, Any]) -> list[str]:
 def _status(incident: dict[str, Any]) -> str:
     readers = [reader["rid"] for reader in incident["readers"]]
     if not incident["is_damaged"]:
-        return "the rules of ownership were broken; no slot of this incident is damaged"
+        met = f"; {plural(len(readers), 'request')} met it: {names(readers)}" if readers else ""
+        return f"the rules of ownership were broken; no slot of this incident is damaged{met}"
     if not readers:
         return f"{plural(incident['num_slots'], 'slot')} damaged; no request was seen to read them"
     return f"{plural(len(readers), 'request')} read damaged slots: {names(readers)}"

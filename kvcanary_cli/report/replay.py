@@ -227,7 +227,6 @@ def _incomplete(
 
 
 def _summary(result: ReplayResult, incidents: list[dict[str, Any]]) -> dict[str, Any]:
-    damaged = [incident for incident in incidents if incident["is_damaged"]]
     return {
         "incidents": len(incidents),
         "slots": merged_ranges(incidents),
@@ -236,7 +235,7 @@ def _summary(result: ReplayResult, incidents: list[dict[str, Any]]) -> dict[str,
         "cut_steps": result.cut_steps,
         "violations": result.stories.total,
         "capacity_violations": result.capacity_total,
-        "rids": sorted({reader["rid"] for incident in damaged for reader in incident["readers"]}),
+        "rids": sorted({reader["rid"] for incident in incidents for reader in incident["readers"]}),
     }
 
 

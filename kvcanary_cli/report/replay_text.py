@@ -219,7 +219,8 @@ def _status(report: Report) -> str:
     if report["status"] == "fail":
         if summary["rids"]:
             readers = plural(len(summary["rids"]), "request")
-            return f"{readers} read damaged slots; what they produced is suspect: {names(summary['rids'])}"
+            what = "read damaged slots" if summary["slots"] else "ran on wrong slots or tokens"
+            return f"{readers} {what}; what they produced is suspect: {names(summary['rids'])}"
         if summary["slots"] or report["digest_mismatches"]:
             return "damaged slots were found; no request was seen to read them"
         if report["incidents"]:

@@ -39,7 +39,8 @@ def with_lifecycle(forwards: list[Event]) -> list[Event]:
     """Before each forward, one `alloc` and one `map` a lane, as a recorder of one-token decodes writes."""
     events: list[Event] = []
     for step, forward in enumerate(forwards[: STEPS // 20]):
-        assert isinstance(forward, Forward) and forward.slots is not None
+        assert isinstance(forward, Forward)
+        assert forward.slots is not None
         for lane, slot in enumerate(forward.slots):
             events.append(Alloc(to=f"r{lane}", slots=np.array([slot])))
             events.append(Map(row=lane + 1, at=1000 + step, slots=np.array([slot])))

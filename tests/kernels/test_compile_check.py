@@ -51,7 +51,14 @@ def test_kernels_are_found_by_name():
     from kvcanary_cli.kernels.compile_check import find_kernels
 
     assert set(find_kernels()) == written_kernels()
-    assert written_kernels() >= {"plan_offsets", "plan_entries", "verify", "write_chains", "write_entries", "scatter"}
+    assert written_kernels() >= {
+        "plan_offsets",
+        "plan_entries",
+        "verify",
+        "write_chains",
+        "write_entries",
+        "scatter",
+    }
 
 
 def test_a_kernel_that_does_not_compile_is_told():

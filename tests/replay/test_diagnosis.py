@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
+import numpy as np
 import pytest
 
 from kvcanary_cli.faults.answers import compare, unplanted
@@ -17,7 +18,8 @@ from kvcanary_cli.replay.rules import RULES, Context
 from kvcanary_cli.report.expectation import findings_of
 from kvcanary_cli.report.incidents import incident_json
 from kvcanary_cli.sim.scenarios import SCENARIOS, scenario
-from tests.replay.driving import CPU, DEVICES, Found, replay_events, slots
+from kvcanary_cli.trace import events as ev
+from tests.replay.driving import CPU, DEVICES, Found, replay_events, slots, small_header
 
 STEPS = 40
 HOME = {"K14": "swa", "K16": "spec", "C3": "spec"}  # kinds that need a window pool, or draft tokens
@@ -127,3 +129,17 @@ def test_a_report_is_json():
 
 def _rows(found: Found) -> list[tuple[int, list[list[int]]]]:
     return [(batch.step, sorted(batch.rows.tolist())) for batch in found.batches]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_token_that_its_publisher_takes_back_is_the_wrong_input(device):
+    """No check saw the token fail: the publisher of its slot says that the request has another one there."""
+    tokens = [100 + position for position in range(8)]
+    tokens[5] = 7
+    publish = ev.Publish(rid="A", at=0, slots=np.arange(8, 16), tokens=tokens)
+    # no truth is known beforehand: what the forward ran with is what the slots say
+    forward = ev.Forward(rows=[1], prefix=[0], lens=[8], slots=np.arange(8, 16), tokens=list(range(100, 108)))
+    events = [ev.Bind(row=1, rid="A"), ev.Alloc(to="A", slots=np.arange(8, 16)), forward, publish]
+    (incident,) = replay_events(small_header(), events, device).result.incidents
+    assert (incident.kind, incident.is_damaged, incident.slots) == ("K18", False, [13])
+    assert incident.evidence[0].text.endswith("wrote token 105 at position 5 and publishes it as 7")

@@ -9,6 +9,7 @@ from kvcanary_cli.kernels.consts import (
     BIT_VERIFY_TOKEN,
     BIT_WRITE_TOKEN,
 )
+from kvcanary_cli.ledger.records import Breach
 from kvcanary_cli.replay.cases import Case
 from kvcanary_cli.replay.incidents import Opinion, Strength
 from kvcanary_cli.replay.rules.base import Context, fits, rejected, span, was
@@ -45,9 +46,12 @@ def position_drift(case: Case, context: Context) -> Opinion | None:
 
 def wrong_input_token(case: Case, context: Context) -> Opinion | None:
     """K18: the KV is faithful to a token that the request never had."""
-    stories = [s for s in case.damaged if s.bits & (BIT_VERIFY_TOKEN | BIT_WRITE_TOKEN)]
-    if not stories or case.breaches:
+    published = case.breach("publish-token-mismatch")
+    if case.rules() - {"publish-token-mismatch"}:
         return None
+    stories = [s for s in case.damaged if s.bits & (BIT_VERIFY_TOKEN | BIT_WRITE_TOKEN)]
+    if not stories:
+        return _published_token(published)
     story = stories[0]
     if story.bits & BIT_WRITE_TOKEN:
         given, expected = story.first.stored["token"], story.first.expected["token"]
@@ -59,6 +63,16 @@ def wrong_input_token(case: Case, context: Context) -> Opinion | None:
         return None
     text = f"slot {story.slot} holds the token that {story.first.rid} was given, which is not the one it has"
     return fits("K18", Strength.STRONG, ("token-as-written", text), rank=35)
+
+
+def _published_token(breach: Breach | None) -> Opinion | None:
+    """No check saw it, but the publisher says that it has another token there than was written."""
+    if breach is None:
+        return None
+    facts = breach.facts
+    text = f"ledger: {breach.actor} wrote token {facts.get('have')} at position {facts.get('position')}"
+    text += f" and publishes it as {facts.get('want')}"
+    return fits("K18", Strength.STRONG, ("publish-token-mismatch", text), root=breach)
 
 
 def uncomputed_prefix(case: Case, context: Context) -> Opinion | None:
@@ -89,7 +103,7 @@ def key_collision(case: Case, context: Context) -> Opinion | None:
 
 def unattributed_bytes(case: Case, context: Context) -> Opinion | None:
     """K21: bytes or a stamp changed, and nobody wrote."""
-    if case.breaches:
+    if case.rules() - {"publish-token-mismatch"}:
         if case.damaged and case.bits() & BIT_KV_HASH:
             return rejected("K21", "writer-recorded", "the writer is recorded")
         return None
