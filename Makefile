@@ -4,8 +4,8 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-# two cores are enough for the suite; more than four would compile the same Numba code more often than they save
-WORKERS ?= -n auto --maxprocesses 4
+# a file stays with one worker, so that few of them compile the same Numba code; more than four save little
+WORKERS ?= -n auto --maxprocesses 4 --dist loadfile
 BIN := $(VENV)/bin
 RUN := $(VENV)/.made-run
 DEV := $(VENV)/.made-dev

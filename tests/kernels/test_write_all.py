@@ -77,7 +77,7 @@ def test_golden_vectors(longest, triton_backend, golden_failures):
 
 
 @pytest.mark.parametrize(("num_tokens", "longest"), SIZES, ids=lambda n: f"{n}")
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_same_as_one_launch_a_buffer(seed, num_tokens, longest, triton_backend, reference):
     case = make_write_case(seed, num_tokens)
     want = run_write(reference, case)
