@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from kvcanary_cli.bench.gpu import GpuCase
 from kvcanary_cli.kernels.consts import HashMode
 
 _MODULE = "sglang.kernels.ops.kv_canary"
+MAX_LANES = 4096  # the peer refuses to plan more in one launch
 
 
 def peer_problem() -> str:
@@ -24,7 +26,11 @@ def peer_problem() -> str:
 
 
 class PeerCase:
-    """The peer's plan, verify and write on the tensors of a case."""
+    """The peer's plan, verify and write on the tensors of a case.
+
+    A case of more than `MAX_LANES` lanes takes a planning launch for each `MAX_LANES` of them. Verification and
+    writing are one launch a buffer all the same.
+    """
 
     def __init__(self, gpu_case: GpuCase) -> None:
         self._case = gpu_case
@@ -32,31 +38,35 @@ class PeerCase:
         self._verify_module = importlib.import_module(f"{_MODULE}.verify")
         self._write_module = importlib.import_module(f"{_MODULE}.write")
         self._consts = importlib.import_module(f"{_MODULE}.consts")
-        capacity = max(gpu_case.case.num_verified, 1)
-        device = gpu_case.device
-        self._verify_plan = self._verify_module.VerifyPlan.allocate(verify_capacity=capacity, device=device)
-        lanes = gpu_case.case.lanes
-        self._write_plan = self._write_module.WritePlan.allocate(write_req_capacity=lanes, device=device)
+        case, device = gpu_case.case, gpu_case.device
+        self._verify_plan = self._verify_module.VerifyPlan.allocate(
+            verify_capacity=max(case.num_verified, 1), device=device
+        )
+        self._write_plan = self._write_module.WritePlan.allocate(write_req_capacity=case.lanes, device=device)
+        whole = (slice(0, case.lanes), self._verify_plan, self._write_plan)
+        self._parts = [whole] if case.lanes <= MAX_LANES else self._split()
         self._contexts = [self._context(target) for target in gpu_case.targets.items]
         self.plan()
+        self._verify_plan.verify_num_valid.item()  # waits: the operations are timed on another stream
 
     def plan(self) -> None:
         """The peer's plan of verify and write entries."""
         sent = self._case.sent
-        self._plan_module.launch_canary_plan_kernels(
-            verify_plan_out=self._verify_plan,
-            write_plan_out=self._write_plan,
-            req_pool_indices=sent["rows"],
-            prefix_lens=sent["prefix_lens"],
-            extend_seq_lens=sent["extend_lens"],
-            req_to_token=sent["table"],
-            swa_window_size=0,
-            full_to_swa_index_mapping=None,
-            verify_capacity=max(self._case.case.num_verified, 1),
-            req_to_verify_expected_tokens=None,
-            req_to_verify_expected_tokens_valid_lens=None,
-            kv_token_id_vs_position_offset=0,
-        )
+        for lanes, verify_plan, write_plan in self._parts:
+            self._plan_module.launch_canary_plan_kernels(
+                verify_plan_out=verify_plan,
+                write_plan_out=write_plan,
+                req_pool_indices=sent["rows"][lanes],
+                prefix_lens=sent["prefix_lens"][lanes],
+                extend_seq_lens=sent["extend_lens"][lanes],
+                req_to_token=sent["table"],
+                swa_window_size=0,
+                full_to_swa_index_mapping=None,
+                verify_capacity=len(verify_plan.verify_slot_indices),
+                req_to_verify_expected_tokens=None,
+                req_to_verify_expected_tokens_valid_lens=None,
+                kv_token_id_vs_position_offset=0,
+            )
 
     def plan_and_verify(self) -> None:
         """Plan, then verification of the buffer whose verification is timed."""
@@ -81,6 +91,32 @@ class PeerCase:
                 expected_input_tokens=None,
                 expected_input_positions=None,
             )
+
+    def _split(self) -> list[tuple[slice, Any, Any]]:
+        """Lanes of each planning launch, and the plans that it fills: verify entries end up in the whole plan.
+
+        The counts, and the offsets of what is written, are each launch's own; the whole plans get the case's.
+        """
+        case, device, right = self._case.case, self._case.device, self._case.plan
+        self._verify_plan.verify_num_valid.fill_(case.num_verified)
+        self._write_plan.write_offsets.copy_(right.write_offsets)
+        self._write_plan.write_seed_slot_indices.copy_(right.write_seed_slot_indices)
+        self._write_plan.write_num_valid_reqs.copy_(right.write_num_valid_reqs)
+        columns = ("slot_indices", "expected_tokens", "expected_positions", "prev_slot_indices")
+        names = [f"verify_{column}" for column in columns]
+        parts = []
+        for first in range(0, case.lanes, MAX_LANES):
+            lanes = slice(first, min(first + MAX_LANES, case.lanes))
+            entries = slice(lanes.start * case.prefix, max(lanes.stop * case.prefix, 1))
+            verify_plan = replace(
+                self._verify_module.VerifyPlan.allocate(verify_capacity=1, device=device),
+                **{name: getattr(self._verify_plan, name)[entries] for name in names},
+            )
+            write_plan = self._write_module.WritePlan.allocate(
+                write_req_capacity=lanes.stop - lanes.start, device=device
+            )
+            parts.append((lanes, verify_plan, write_plan))
+        return parts
 
     def _context(self, target: Any) -> Any:
         mode = HashMode.ALL if target.sources else HashMode.NONE
