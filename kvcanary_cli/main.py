@@ -27,6 +27,7 @@ COMMANDS = {
     "selftest": "kvcanary_cli.commands.selftest:selftest",
     "doctor": "kvcanary_cli.commands.doctor:doctor",
     "bench": "kvcanary_cli.commands.bench:bench",
+    "scrub": "kvcanary_cli.commands.scrub:scrub",
 }
 ALIASES = {"synthesize": "synth"}
 
