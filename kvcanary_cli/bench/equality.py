@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from kvcanary_cli.bench.gpu import GpuCase
+from kvcanary_cli.bench.gpu import GpuCase, Launch
 from kvcanary_cli.bench.inputs import ByteArray, WordArray, chain_after, hash_rows, mix
 from kvcanary_cli.kernels.consts import BIT_CHAIN_HASH, BIT_KV_HASH, BIT_POSITION
 from kvcanary_cli.kernels.hashing_ref import HEAD
@@ -17,24 +17,27 @@ NUM_DAMAGED = 200
 _SEED = 7
 
 
-def differences(gpu_case: GpuCase, operation: str) -> str:
+def differences(gpu_case: GpuCase, operation: str, launch: Launch | None = None) -> str:
     """What is wrong with an operation's results, in words; empty when nothing is.
+
+    Args:
+        launch: does what `operation` does, in place of our own kernels.
 
     Verification must find nothing in right stamps and, in damaged ones, the rows that NumPy finds; stamps
     written and hashes must be the ones that NumPy computed.
     """
+    launch = launch if launch is not None else gpu_case.launches()[operation]
     if operation.startswith(("verify", "plan_verify")):
-        return _verify_differences(gpu_case, operation)
+        return _verify_differences(gpu_case, operation, launch)
     if operation == "sweep_hash":
         gpu_case.hashes.fill_(-1)
-        gpu_case.sweep_hash()
+        launch()
         wrong = int((gpu_case.hashes.cpu().numpy().view(np.uint64) != sweep_hashes(gpu_case.inputs.kv)).sum())
         return f"{wrong} hashes differ" if wrong else ""
-    return _write_differences(gpu_case, operation)
+    return _write_differences(gpu_case, launch)
 
 
-def _verify_differences(gpu_case: GpuCase, operation: str) -> str:
-    launch = gpu_case.launches()[operation]
+def _verify_differences(gpu_case: GpuCase, operation: str, launch: Launch) -> str:
     targets = gpu_case.targets if operation == "verify_both" else gpu_case.timed_targets
     _clear_logs(gpu_case)
     launch()
@@ -78,12 +81,12 @@ def expected_rows(gpu_case: GpuCase) -> Counter[tuple[int, ...]]:
     return Counter(map(tuple, rows[bits != 0].tolist()))
 
 
-def _write_differences(gpu_case: GpuCase, operation: str) -> str:
+def _write_differences(gpu_case: GpuCase, launch: Launch) -> str:
     want = gpu_case.inputs.written
     for stamps in gpu_case.buffers.stamps:
         stamps.copy_(gpu_case.put(gpu_case.inputs.stamps))
     _clear_logs(gpu_case)
-    gpu_case.launches()[operation]()
+    launch()
     for target in gpu_case.targets.items:
         expected = want if target.sources else np.concatenate([want[:, :3], want[:, 3:] * 0], axis=1)
         slots = gpu_case.inputs.slots

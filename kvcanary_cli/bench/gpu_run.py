@@ -51,33 +51,29 @@ def _case_rows(
             yield _row(gpu_case, order, operation, launch, replays)
     if vs_sglang and order == ORDERS[0]:
         peer = PeerCase(gpu_case)
-        yield _timed(gpu_case, order, "sglang_plan_verify", "plan_verify", peer.plan_and_verify, replays)
-        yield _timed(gpu_case, order, "sglang_write_each", "write_each", peer.write_each, replays)
+        yield _row(gpu_case, order, "plan_verify", peer.plan_and_verify, replays, prefix="sglang_")
+        yield _row(gpu_case, order, "write_each", peer.write_each, replays, prefix="sglang_")
     if order == ORDERS[0] and not gpu_case.kv:
         affine = GpuCase(case, make_inputs(case, order, is_affine=True), device, is_affine=True)
         for operation, launch in affine.launches().items():
             yield _row(affine, order, operation, launch, replays)
 
 
-def _row(gpu_case: GpuCase, order: str, operation: str, launch: Launch, replays: int) -> GpuRow:
-    problem = differences(gpu_case, operation)
-    if problem:
-        name = gpu_case.case.name
-        return GpuRow(case=name, order=order, operation=operation, result=WRONG, problem=problem)
-    return _timed(gpu_case, order, operation, operation, launch, replays)
-
-
-def _timed(
-    gpu_case: GpuCase, order: str, operation: str, counted_as: str, launch: Launch, replays: int
+def _row(
+    gpu_case: GpuCase, order: str, operation: str, launch: Launch, replays: int, *, prefix: str = ""
 ) -> GpuRow:
+    """One row; `prefix` tells whose kernels they are, empty for our own."""
+    name, problem = gpu_case.case.name, differences(gpu_case, operation, launch)
+    if problem:
+        return GpuRow(case=name, order=order, operation=prefix + operation, result=WRONG, problem=problem)
     timing = time_graph(launch, replays=replays)
     return GpuRow(
-        case=gpu_case.case.name,
+        case=name,
         order=order,
-        operation=operation,
+        operation=prefix + operation,
         result=TIMED,
         median_us=timing.median_us,
         p20_us=timing.p20_us,
         p80_us=timing.p80_us,
-        moved_bytes=gpu_case.moved_bytes(counted_as),
+        moved_bytes=gpu_case.moved_bytes(operation),
     )
