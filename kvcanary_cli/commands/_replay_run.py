@@ -15,7 +15,7 @@ from kvcanary_cli.errors import MissingError, UsageError, nearest
 from kvcanary_cli.kernels.consts import HashMode
 from kvcanary_cli.progress import Progress
 from kvcanary_cli.replay.capacities import Limits
-from kvcanary_cli.replay.options import CHECKS, ReplayOptions
+from kvcanary_cli.replay.options import CHAINS, CHECKS, ReplayOptions
 from kvcanary_cli.report.frame import Report
 from kvcanary_cli.runtime.devices import DeviceChoice, pick_device
 
@@ -32,6 +32,7 @@ class RunRequest:
     threads: int | None = None
     hash_name: str = "all"
     verify: str | None = None
+    chain: str = "mixed"
     sweep_interval: int = 0
     capacities: str | None = None
     ring: int | None = None
@@ -144,6 +145,7 @@ def replay_options(request: RunRequest, device: DeviceChoice) -> ReplayOptions:
         device=device,
         hash_mode=_hash_mode(request.hash_name),
         incremental=_incremental(request.verify, device),
+        is_affine=_is_affine(request.chain),
         sweep_interval=request.sweep_interval,
         limits=load_limits(request.capacities),
         ring=request.ring,
@@ -187,6 +189,12 @@ def _incremental(word: str | None, device: DeviceChoice) -> bool:
             hint="`--device cpu --verify incremental`",
         )
     return word == "incremental" or (word is None and device.kind == "cpu")
+
+
+def _is_affine(word: str) -> bool:
+    if word not in CHAINS:
+        raise UsageError(f"`--chain` is {word!r}, known are {', '.join(CHAINS)}")
+    return word == "affine"
 
 
 def _required(words: str | None) -> tuple[str, ...]:

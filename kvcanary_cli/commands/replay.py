@@ -42,6 +42,14 @@ def replay(
             help="Check every entry, or what was touched since its last good check; full on a GPU, else incremental.",
         ),
     ] = None,
+    chain: Annotated[
+        str,
+        typer.Option(
+            "--chain",
+            metavar="mixed|affine",
+            help="Hash that joins each stamp to the one before: the server's, or ours, made for GPUs.",
+        ),
+    ] = "mixed",
     sweep_interval: Annotated[
         int,
         typer.Option(
@@ -143,6 +151,7 @@ def replay(
         threads=threads,
         hash_name=hash_name,
         verify=verify,
+        chain=chain,
         sweep_interval=sweep_interval,
         capacities=capacities,
         ring=ring,

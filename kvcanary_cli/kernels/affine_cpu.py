@@ -9,17 +9,15 @@ import numpy as np
 from numba import njit
 
 from kvcanary_cli.kernels import affine_ref
-from kvcanary_cli.kernels.consts import ANCHOR
 from kvcanary_cli.kernels.hashing_cpu import mix
 
 FACTOR = np.uint64(affine_ref.FACTOR)
-_ANCHOR = np.uint64(ANCHOR)
 
 
 @njit(cache=True)
 def affine_input(token, position):
     """What a token at a position adds to the chain; uint64 in and out."""
-    return mix(mix(token ^ _ANCHOR) ^ position)
+    return mix(mix(token) ^ position)
 
 
 @njit(cache=True)

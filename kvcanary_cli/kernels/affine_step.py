@@ -6,17 +6,15 @@ import triton
 import triton.language as tl
 
 from kvcanary_cli.kernels import affine_ref
-from kvcanary_cli.kernels.consts import ANCHOR
 from kvcanary_cli.kernels.hashing import mix
 
 _FACTOR = tl.constexpr(affine_ref.FACTOR)
-_ANCHOR = tl.constexpr(ANCHOR)
 
 
 @triton.jit
 def affine_input(token, position):
     """What a token at a position adds to the chain, uint64; arguments int64."""
-    value = mix(token.to(tl.uint64, bitcast=True) ^ _ANCHOR)
+    value = mix(token.to(tl.uint64, bitcast=True))
     return mix(value ^ position.to(tl.uint64, bitcast=True))
 
 

@@ -14,9 +14,9 @@ import triton.language as tl
 
 from kvcanary_cli.kernels import consts, messages
 from kvcanary_cli.kernels._checks import check_array
-from kvcanary_cli.kernels.affine_step import affine_step
 from kvcanary_cli.kernels.byte_hash import hash_tiles
-from kvcanary_cli.kernels.hashing import HEAD, chain
+from kvcanary_cli.kernels.chains import chain_step
+from kvcanary_cli.kernels.hashing import HEAD
 from kvcanary_cli.kernels.plan import table_slots, window_starts
 from kvcanary_cli.kernels.ring import append_rows
 from kvcanary_cli.kernels.targets import (
@@ -273,10 +273,7 @@ def _check_entries(
     mask = is_inside[:, :, None]
     token, position = tl.split(tl.load(stamps_ptr + word_offs, mask=mask, other=0))
     prev_hash, kv_hash = tl.split(tl.load(stamps_ptr + word_offs + 2, mask=mask, other=0))
-    if AFFINE:
-        after = affine_step(prev_hash, token, position)
-    else:
-        after = chain(prev_hash, token, position)
+    after = chain_step(prev_hash, token, position, AFFINE)
     # what the neighbour to the left found is this entry's predecessor
     left = tl.maximum(tl.arange(0, _ROW) - 1, 0)[None, :] + tl.zeros([ROWS, 1], tl.int32)
     prevs = tl.gather(slots, left, axis=1)

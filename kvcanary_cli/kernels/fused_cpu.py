@@ -42,6 +42,7 @@ def verify_table_cpu(
     log: ViolationLog,
     check_expected_token: bool,
     verify_capacity: int = -1,
+    is_affine: bool = False,
 ) -> int:
     """Plan and verify in one pass.
 
@@ -54,6 +55,7 @@ def verify_table_cpu(
         expected_valid_lens: [lanes] int64, or empty with `expected_tokens`.
         verify_capacity: entries that a plan would have room for; more than that, and nothing is checked.
             Negative: no limit.
+        is_affine: whether the stamps hold affine chains.
 
     Returns the entries that a plan would hold, checked or not. Raises ValueError as the two launchers do.
     """
@@ -87,6 +89,7 @@ def verify_table_cpu(
         int(verify_capacity),
         source_table(sources, hash_mode),
         bool(check_expected_token),
+        bool(is_affine),
         int(launch_tag),
         log.ring,
         log.write_index,
@@ -114,6 +117,7 @@ def verify_table_range(
     stop,
     table,
     check_expected_token,
+    is_affine,
     launch_tag,
     ring,
     index,
@@ -160,6 +164,7 @@ def verify_table_range(
             last - first,
             table,
             check_expected_token,
+            is_affine,
             launch_tag,
             ring,
             index + found,
@@ -203,6 +208,7 @@ def verify_table_serial(
     verify_capacity,
     table,
     check_expected_token,
+    is_affine,
     launch_tag,
     ring,
     write_index,
@@ -239,6 +245,7 @@ def verify_table_serial(
         to_check,
         table,
         check_expected_token,
+        is_affine,
         launch_tag,
         ring,
         np.int64(write_index[0]),
@@ -263,6 +270,7 @@ def verify_table_parallel(
     verify_capacity,
     table,
     check_expected_token,
+    is_affine,
     launch_tag,
     ring,
     write_index,
@@ -301,6 +309,7 @@ def verify_table_parallel(
             to_check * (chunk + 1) // NUM_CHUNKS,
             table,
             check_expected_token,
+            is_affine,
             launch_tag,
             ring,
             ring.shape[0],
@@ -327,6 +336,7 @@ def verify_table_parallel(
                 to_check * (chunk + 1) // NUM_CHUNKS,
                 table,
                 check_expected_token,
+                is_affine,
                 launch_tag,
                 ring,
                 index,

@@ -75,13 +75,6 @@ def chain(prev_hash, token, position):
     return mix(mix(mix(prev_hash) ^ token) ^ position)
 
 
-@njit(cache=True)
-def stamp_chain(words, base):
-    """Hash of the chain that ends with the stamp at `words[base]`, as uint64."""
-    token, position, prev_hash = words[base], words[base + 1], words[base + 2]
-    return chain(np.uint64(prev_hash), np.uint64(token), np.uint64(position))
-
-
 @njit(cache=True, error_model="numpy")
 def hash_slot(table, slot):
     """Hash of a slot's bytes in all sources of a table ([sources, 5] int64, `source_table`), as uint64.

@@ -15,7 +15,8 @@ import triton.language as tl
 from kvcanary_cli.kernels import consts
 from kvcanary_cli.kernels._checks import check_verify
 from kvcanary_cli.kernels._sources import check_sources
-from kvcanary_cli.kernels.hashing import HEAD, chain, hash_slots, load_stamps
+from kvcanary_cli.kernels.chains import chain_step
+from kvcanary_cli.kernels.hashing import HEAD, hash_slots, load_stamps
 from kvcanary_cli.kernels.log import ViolationLog
 from kvcanary_cli.kernels.plans import VerifyPlan
 from kvcanary_cli.kernels.ring import append_rows
@@ -40,6 +41,7 @@ def launch_verify(
     launch_tag: int,
     log: ViolationLog,
     check_expected_token: bool,
+    is_affine: bool = False,
     block: int = DEFAULT_BLOCK,
 ) -> None:
     """Check the stamps of a plan's entries and report those that differ.
@@ -52,6 +54,7 @@ def launch_verify(
         launch_tag: `consts.LaunchTag`, copied into the rows.
         log: gets one row an entry that differs, all its reasons in one; the counters always advance.
         check_expected_token: whether the plan's tokens are compared, -1 apart.
+        is_affine: whether the stamps hold affine chains (`affine.py`).
         block: entries a program, a power of two.
 
     Contract: writes the log only. No host sync, and no allocation except at the first launch with new sources.
@@ -81,6 +84,7 @@ def launch_verify(
         launch_tag=int(launch_tag),
         STRIDE=stride,
         CHECK_TOKEN=bool(check_expected_token),
+        AFFINE=bool(is_affine),
         SMALL=num_slots < 2**31,
         BLOCK=block,
         num_warps=min(8, max(1, block // 32)),
@@ -110,6 +114,7 @@ def _verify_kernel(
     launch_tag,  # scalar
     STRIDE: tl.constexpr,  # words from one stamp to the next
     CHECK_TOKEN: tl.constexpr,
+    AFFINE: tl.constexpr,  # whether the stamps hold affine chains
     SMALL: tl.constexpr,  # slots fit 32 bits
     BLOCK: tl.constexpr,
 ):
@@ -131,7 +136,7 @@ def _verify_kernel(
         is_inside = (slots > 0) & (slots < num_slots)
         is_outside = (slots < 0) | (slots >= num_slots)
         token, position, prev_hash, kv_hash = load_stamps(stamps_ptr, slots, is_inside, STRIDE)
-        expected_prev, bits = check_chains(stamps_ptr, prevs, prev_hash, is_inside, num_slots, STRIDE)
+        expected_prev, bits = check_chains(stamps_ptr, prevs, prev_hash, is_inside, num_slots, STRIDE, AFFINE)
         expected_kv = hash_slots(table_ptr, num_sources, tl.where(is_inside, slots, 0), is_inside, SMALL)
         bits |= tl.where(position != positions, BIT_POSITION, 0)
         bits |= tl.where(kv_hash != expected_kv, BIT_KV_HASH, 0)
@@ -163,6 +168,7 @@ def check_chains(
     mask,  # [N]
     num_slots,  # scalar
     STRIDE: tl.constexpr,
+    AFFINE: tl.constexpr,
 ):
     """The prev_hash that each predecessor's stamp asks for, and the bits of the comparison, both [N].
 
@@ -171,7 +177,7 @@ def check_chains(
     is_stamp = (prevs > 0) & (prevs < num_slots)
     is_outside = prevs >= num_slots
     token, position, prev_hash, _ = load_stamps(stamps_ptr, prevs, mask & is_stamp, STRIDE)
-    expected = tl.where(is_stamp, chain(prev_hash, token, position), HEAD)
+    expected = tl.where(is_stamp, chain_step(prev_hash, token, position, AFFINE), HEAD)
     expected = tl.where(prevs == 0, prev_hashes, expected)
     bits = tl.where(prev_hashes != expected, BIT_CHAIN_HASH, 0)
     bits = tl.where(is_outside, BIT_OUT_OF_RANGE, bits)

@@ -13,6 +13,7 @@ from numba import njit, prange
 
 from kvcanary_cli.kernels._checks import check_verify
 from kvcanary_cli.kernels._sources import KvSource, check_sources
+from kvcanary_cli.kernels.chains_cpu import stamp_chain
 from kvcanary_cli.kernels.consts import (
     BIT_CHAIN_HASH,
     BIT_KV_HASH,
@@ -20,7 +21,7 @@ from kvcanary_cli.kernels.consts import (
     BIT_POSITION,
     BIT_VERIFY_TOKEN,
 )
-from kvcanary_cli.kernels.hashing_cpu import HEAD, hash_slot, prefetch, stamp_chain
+from kvcanary_cli.kernels.hashing_cpu import HEAD, hash_slot, prefetch
 from kvcanary_cli.kernels.log_cpu import ViolationLog
 from kvcanary_cli.kernels.memory_cpu import NUM_CHUNKS, flat_words
 from kvcanary_cli.kernels.plans_cpu import VerifyPlan
@@ -45,6 +46,7 @@ def verify_cpu(
     launch_tag: int,
     log: ViolationLog,
     check_expected_token: bool,
+    is_affine: bool = False,
 ) -> None:
     """`launch_verify` on NumPy arrays: same arguments, same violations in entry order, same refusals."""
     stride = check_verify(canary_buf=canary_buf, plan=plan, log=log)
@@ -62,6 +64,7 @@ def verify_cpu(
         plan.enable,
         source_table(sources, hash_mode),
         bool(check_expected_token),
+        bool(is_affine),
         int(launch_tag),
         log.ring,
         log.write_index,
@@ -83,6 +86,7 @@ def verify_range(
     stop,
     table,  # [sources, 5] int64, `source_table`
     check_expected_token,
+    is_affine,  # whether the stamps hold affine chains
     launch_tag,
     ring,  # [ring_capacity, 8] int64
     index,  # where the first row goes; the ring's capacity: nowhere
@@ -110,7 +114,7 @@ def verify_range(
             bits = BIT_OUT_OF_RANGE
             aux = prev
         elif prev != 0:
-            aux = np.int64(HEAD) if prev < 0 else np.int64(stamp_chain(words, prev * stride))
+            aux = np.int64(HEAD) if prev < 0 else np.int64(stamp_chain(words, prev * stride, is_affine))
             if stored_prev != aux:
                 bits = BIT_CHAIN_HASH
         if words[base + 1] != expected_positions[entry]:
@@ -161,6 +165,7 @@ def verify_serial(
     enable,
     table,
     check_expected_token,
+    is_affine,
     launch_tag,
     ring,
     write_index,
@@ -181,6 +186,7 @@ def verify_serial(
         num_entries,
         table,
         check_expected_token,
+        is_affine,
         launch_tag,
         ring,
         np.int64(write_index[0]),
@@ -200,6 +206,7 @@ def verify_parallel(
     enable,
     table,
     check_expected_token,
+    is_affine,
     launch_tag,
     ring,
     write_index,
@@ -222,6 +229,7 @@ def verify_parallel(
             num_entries * (chunk + 1) // NUM_CHUNKS,
             table,
             check_expected_token,
+            is_affine,
             launch_tag,
             ring,
             ring.shape[0],
@@ -242,6 +250,7 @@ def verify_parallel(
                 num_entries * (chunk + 1) // NUM_CHUNKS,
                 table,
                 check_expected_token,
+                is_affine,
                 launch_tag,
                 ring,
                 index,

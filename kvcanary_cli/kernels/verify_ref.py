@@ -8,6 +8,7 @@ import numpy as np
 
 from kvcanary_cli.kernels._checks import check_verify
 from kvcanary_cli.kernels._sources import KvSource, check_sources
+from kvcanary_cli.kernels.chains_ref import chain_step
 from kvcanary_cli.kernels.consts import (
     BIT_CHAIN_HASH,
     BIT_KV_HASH,
@@ -16,7 +17,7 @@ from kvcanary_cli.kernels.consts import (
     BIT_VERIFY_TOKEN,
     STAMP_WORDS,
 )
-from kvcanary_cli.kernels.hashing_ref import HEAD, chain, hash_slot, signed
+from kvcanary_cli.kernels.hashing_ref import HEAD, hash_slot, signed
 from kvcanary_cli.kernels.log_cpu import ViolationLog
 from kvcanary_cli.kernels.plans_cpu import VerifyPlan
 
@@ -30,6 +31,7 @@ def verify_ref(
     launch_tag: int,
     log: ViolationLog,
     check_expected_token: bool,
+    is_affine: bool = False,
 ) -> None:
     """`launch_verify` on NumPy arrays: same arguments, same violations in entry order, same refusals."""
     check_verify(canary_buf=canary_buf, plan=plan, log=log)
@@ -50,7 +52,7 @@ def verify_ref(
             log.append((launch_tag, slot, 0, 0, token, 0, 0, BIT_OUT_OF_RANGE))
             continue
         stored_token, stored_position, stored_prev, stored_kv = canary_buf[slot, :STAMP_WORDS].tolist()
-        bits, aux = _check_chain(canary_buf, prev, stored_prev)
+        bits, aux = _check_chain(canary_buf, prev, stored_prev, is_affine)
         bits |= BIT_POSITION if stored_position != position else 0
         bits |= BIT_KV_HASH if stored_kv != signed(hash_slot(sources, hash_mode, slot)) else 0
         bits |= BIT_VERIFY_TOKEN if token not in (-1, stored_token) else 0
@@ -58,7 +60,7 @@ def verify_ref(
             log.append((launch_tag, slot, stored_position, stored_token, token, stored_prev, aux, bits))
 
 
-def _check_chain(canary_buf: np.ndarray, prev: int, stored_prev: int) -> tuple[int, int]:
+def _check_chain(canary_buf: np.ndarray, prev: int, stored_prev: int, is_affine: bool) -> tuple[int, int]:
     """Bits, and the aux word: the prev_hash that the predecessor's stamp asks for."""
     if prev >= len(canary_buf):
         return BIT_OUT_OF_RANGE, prev
@@ -68,5 +70,5 @@ def _check_chain(canary_buf: np.ndarray, prev: int, stored_prev: int) -> tuple[i
         expected = signed(HEAD)
     else:
         token, position, prev_hash = canary_buf[prev, : STAMP_WORDS - 1].tolist()
-        expected = signed(chain(prev_hash, token, position))
+        expected = signed(chain_step(prev_hash, token, position, is_affine))
     return (BIT_CHAIN_HASH if stored_prev != expected else 0), expected

@@ -17,7 +17,8 @@ from kvcanary_cli.kernels import consts
 from kvcanary_cli.kernels._checks import check_write
 from kvcanary_cli.kernels._layout import ExpectedInputs
 from kvcanary_cli.kernels._sources import check_sources
-from kvcanary_cli.kernels.hashing import HEAD, chain, hash_slots, load_stamps
+from kvcanary_cli.kernels.chains import chain_step
+from kvcanary_cli.kernels.hashing import HEAD, hash_slots, load_stamps
 from kvcanary_cli.kernels.log import ViolationLog
 from kvcanary_cli.kernels.plans import WritePlan
 from kvcanary_cli.kernels.ring import append_rows
@@ -45,6 +46,7 @@ def launch_write(
     expected_inputs: ExpectedInputs | None,
     chain_position_assert: bool,
     seed_buf: torch.Tensor | None = None,
+    is_affine: bool = False,
     block: int = DEFAULT_BLOCK,
     lane_block: int = DEFAULT_LANE_BLOCK,
 ) -> None:
@@ -63,6 +65,7 @@ def launch_write(
         chain_position_assert: whether positions must go up by one from the seed's on.
         seed_buf: where seeds are read, with canary_buf's shape and strides; None: canary_buf itself. A caller
             whose lanes write each other's seeds or slots passes a copy made before, and launches lane by lane.
+        is_affine: whether the chains are affine; walked here as others are, see `affine.py`.
         block, lane_block: entries and chains a program, powers of two.
 
     Contract: no host sync, and no allocation except at the first launch with new sources. Entries are written in
@@ -105,6 +108,7 @@ def launch_write(
         STRIDE=stride,
         HAS_EXPECTED=expected_inputs is not None,
         CHECK_CHAIN=bool(chain_position_assert),
+        AFFINE=bool(is_affine),
         BLOCK=lane_block,
         num_warps=min(8, max(1, lane_block // 32)),
     )
@@ -192,6 +196,7 @@ def _write_chains_kernel(
     STRIDE: tl.constexpr,  # words from one stamp to the next
     HAS_EXPECTED: tl.constexpr,
     CHECK_CHAIN: tl.constexpr,
+    AFFINE: tl.constexpr,  # whether the chains are affine
     BLOCK: tl.constexpr,  # chains walked side by side
 ):
     num_lanes = tl.minimum(tl.load(num_valid_ptr), write_req_capacity)
@@ -204,7 +209,7 @@ def _write_chains_kernel(
     seeds = tl.load(seeds_ptr + lane_offs, mask=lane_mask, other=-1)
     has_seed = (seeds >= 0) & (seeds < num_slots)
     token, previous, prev_hash, _ = load_stamps(seed_stamps_ptr, seeds, has_seed, STRIDE)
-    running = tl.where(has_seed, chain(prev_hash, token, previous), HEAD)
+    running = tl.where(has_seed, chain_step(prev_hash, token, previous, AFFINE), HEAD)
     zeros = seeds * 0
     append_rows(
         out_ring_ptr,
@@ -294,5 +299,5 @@ def _write_chains_kernel(
             )
         if CHECK_CHAIN:
             previous = tl.where(is_active, positions, previous)
-        running = tl.where(is_active, chain(running, tokens, positions), running)
+        running = tl.where(is_active, chain_step(running, tokens, positions, AFFINE), running)
         entry_offs = next_offs

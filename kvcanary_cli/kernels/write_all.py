@@ -13,6 +13,8 @@ import triton.language as tl
 
 from kvcanary_cli.kernels._checks import check_array, check_write
 from kvcanary_cli.kernels._layout import ExpectedInputs
+from kvcanary_cli.kernels.affine import launch_write_affine
+from kvcanary_cli.kernels.chains import chain_step
 from kvcanary_cli.kernels.hashing import HEAD, chain, load_stamps
 from kvcanary_cli.kernels.lanes import find_lanes, search_steps
 from kvcanary_cli.kernels.plans import WritePlan
@@ -41,6 +43,7 @@ def launch_write_all(
     expected_inputs: ExpectedInputs | None,
     chain_position_assert: bool,
     longest_lane: int | None = None,
+    is_affine: bool = False,
     chains: torch.Tensor | None = None,
     block: int = DEFAULT_BLOCK,
     lane_block: int = DEFAULT_LANE_BLOCK,
@@ -52,6 +55,8 @@ def launch_write_all(
         targets: stamp buffers and their logs. Only the first four words of a row are written.
         plan, input_ids, positions, out_cache_loc, expected_inputs, chain_position_assert: as in `launch_write`.
         longest_lane: most tokens of any lane, if the caller knows. A wrong number costs time only.
+        is_affine: whether the chains are affine. Long ones then go through `launch_write_affine`, whose time does
+            not grow with them.
         chains: [num_targets, >= num_tokens + lanes the plan has room for] int64 working memory; None: allocated
             for this launch.
         block, lane_block: entries and chains a program, powers of two.
@@ -60,6 +65,18 @@ def launch_write_all(
     Contract: no lane writes a slot that another lane reads or writes (such forwards go lane by lane through
     `launch_write`). No host sync. ValueError before any launch if something does not fit.
     """
+    is_short = longest_lane is not None and longest_lane <= SHORT_LANE
+    if is_affine and not is_short:
+        launch_write_affine(
+            targets=targets,
+            plan=plan,
+            input_ids=input_ids,
+            positions=positions,
+            out_cache_loc=out_cache_loc,
+            expected_inputs=expected_inputs,
+            chain_position_assert=chain_position_assert,
+        )
+        return
     for item in targets.items:
         check_write(
             canary_buf=item.canary_buf,
@@ -73,7 +90,6 @@ def launch_write_all(
         )
     num_targets, num_tokens = len(targets.items), input_ids.shape[0]
     num_lanes = plan.write_req_capacity
-    is_short = longest_lane is not None and longest_lane <= SHORT_LANE
     expected = (input_ids, positions) if expected_inputs is None else expected_inputs
     if chains is None:
         size = 1 if is_short else num_tokens + num_lanes
@@ -96,7 +112,14 @@ def launch_write_all(
     lanes = (targets.table, plan.write_offsets, plan.write_seed_slot_indices, plan.write_num_valid_reqs)
     if is_short:
         _write_short_kernel[(triton.cdiv(num_lanes, lane_block), num_targets)](
-            *lanes, *tokens, *expected, **shared, **checks, BLOCK=lane_block, num_warps=_warps(lane_block)
+            *lanes,
+            *tokens,
+            *expected,
+            **shared,
+            **checks,
+            AFFINE=bool(is_affine),
+            BLOCK=lane_block,
+            num_warps=_warps(lane_block),
         )
         return
     _walk_chains_kernel[(triton.cdiv(num_lanes, lane_block), num_targets)](
@@ -155,7 +178,7 @@ def _walk_chains_kernel(
     starts, stops, seeds = lane_bounds(
         offsets_ptr, seeds_ptr, num_valid_ptr, lane_offs, write_req_capacity, num_tokens
     )
-    running, seed_position, _ = _begin_chains(targets_ptr, target, seeds, num_slots, STRIDE, GRAIN)
+    running, seed_position, _ = _begin_chains(targets_ptr, target, seeds, num_slots, STRIDE, GRAIN, False)
     out_ptr = out_chains_ptr + target.to(tl.int64) * chain_stride
     # a lane may write its own seed, so the stamp is not there any more when positions are compared
     tl.store(out_ptr + num_tokens + lane_offs, seed_position, mask=lane_offs < write_req_capacity)
@@ -271,6 +294,7 @@ def _write_short_kernel(
     CHECK_CHAIN: tl.constexpr,
     HAS_SOURCES: tl.constexpr,
     SMALL: tl.constexpr,
+    AFFINE: tl.constexpr,  # whether the chains are affine
     BLOCK: tl.constexpr,  # chains walked side by side
 ):
     target = tl.program_id(1)
@@ -280,7 +304,7 @@ def _write_short_kernel(
     starts, stops, seeds = lane_bounds(
         offsets_ptr, seeds_ptr, num_valid_ptr, lane_offs, write_req_capacity, num_tokens
     )
-    running, previous, has_seed = _begin_chains(targets_ptr, target, seeds, num_slots, STRIDE, GRAIN)
+    running, previous, has_seed = _begin_chains(targets_ptr, target, seeds, num_slots, STRIDE, GRAIN, AFFINE)
     for step in range(tl.max(stops - starts, axis=0).to(tl.int32)):
         entry_offs = starts + step
         token, position, slots = load_token(input_ids_ptr, positions_ptr, slots_ptr, entry_offs, stops)
@@ -304,14 +328,16 @@ def _write_short_kernel(
             SMALL,
         )
         previous = tl.where(slots >= 0, position, previous)
-        running = tl.where(slots >= 0, chain(running, token, position), running)
+        running = tl.where(slots >= 0, chain_step(running, token, position, AFFINE), running)
 
 
 @triton.jit
-def _begin_chains(targets_ptr, target, seeds, num_slots, STRIDE: tl.constexpr, GRAIN: tl.constexpr):
+def _begin_chains(
+    targets_ptr, target, seeds, num_slots, STRIDE: tl.constexpr, GRAIN: tl.constexpr, AFFINE: tl.constexpr
+):
     """Hash before each lane's first token, its seed's position, and whether it has a seed, each [N]."""
     stamps_ptr = target_stamps(targets_ptr, target, GRAIN)
     has_seed = (seeds >= 0) & (seeds < num_slots)
     token, position, prev_hash, _ = load_stamps(stamps_ptr, seeds, has_seed, STRIDE)
     report_seeds(targets_ptr, target, seeds, num_slots)
-    return tl.where(has_seed, chain(prev_hash, token, position), HEAD), position, has_seed
+    return tl.where(has_seed, chain_step(prev_hash, token, position, AFFINE), HEAD), position, has_seed

@@ -15,8 +15,9 @@ from numba import njit, prange
 from kvcanary_cli.kernels._checks import check_write
 from kvcanary_cli.kernels._layout import ExpectedInputs
 from kvcanary_cli.kernels._sources import KvSource, check_sources
+from kvcanary_cli.kernels.chains_cpu import chain_step, stamp_chain
 from kvcanary_cli.kernels.consts import BIT_OUT_OF_RANGE, BIT_WRITE_POSITION, BIT_WRITE_TOKEN
-from kvcanary_cli.kernels.hashing_cpu import HEAD, chain, hash_slot, prefetch, stamp_chain
+from kvcanary_cli.kernels.hashing_cpu import HEAD, hash_slot, prefetch
 from kvcanary_cli.kernels.log_cpu import ViolationLog
 from kvcanary_cli.kernels.memory_cpu import NO_WORDS, NUM_CHUNKS, flat_words
 from kvcanary_cli.kernels.plans_cpu import WritePlan
@@ -44,6 +45,7 @@ def write_cpu(
     expected_inputs: ExpectedInputs | None,
     chain_position_assert: bool,
     seed_buf: np.ndarray | None = None,
+    is_affine: bool = False,
 ) -> None:
     """`launch_write` on NumPy arrays: same arguments, same stamps and violations, same refusals."""
     stride = check_write(
@@ -79,6 +81,7 @@ def write_cpu(
         NO_WORDS if expected_inputs is None else expected_inputs[0],
         NO_WORDS if expected_inputs is None else expected_inputs[1],
         bool(chain_position_assert),
+        bool(is_affine),
     )
 
 
@@ -102,6 +105,7 @@ def write_lane(
     expected_tokens,  # [num_tokens] int64, or [0]: no input assert
     expected_positions,
     chain_position_assert,
+    is_affine,  # whether the chains are affine
 ):
     """Write the tokens [start, stop) of one lane. Returns (violations, stamps written)."""
     found = 0
@@ -156,19 +160,19 @@ def write_lane(
             words[base + 2] = np.int64(running)
             words[base + 3] = np.int64(hash_slot(table, slot))
             num_written += 1
-        running = chain(running, np.uint64(token), np.uint64(position))
+        running = chain_step(running, np.uint64(token), np.uint64(position), is_affine)
     return found, num_written
 
 
 @njit(cache=True)
-def read_seeds(seed_words, stride, num_slots, seeds, out_running, out_previous):
+def read_seeds(seed_words, stride, num_slots, seeds, is_affine, out_running, out_previous):
     """Hash and position that each lane's chain continues from; its head where there is no seed to read."""
     for lane in range(out_running.shape[0]):
         seed = seeds[lane]
         out_running[lane] = HEAD
         out_previous[lane] = -1
         if 0 <= seed < num_slots:
-            out_running[lane] = stamp_chain(seed_words, seed * stride)
+            out_running[lane] = stamp_chain(seed_words, seed * stride, is_affine)
             out_previous[lane] = seed_words[seed * stride + 1]
 
 
@@ -199,13 +203,14 @@ def write_serial(
     expected_tokens,
     expected_positions,
     chain_position_assert,
+    is_affine,
 ):
     """One launch on the calling thread, unchecked; arrays as in `WritePlan` and `ViolationLog`."""
     num_lanes = count_lanes(num_valid_reqs, seeds)
     num_tokens = np.int64(input_ids.shape[0])
     running = np.empty(num_lanes, np.uint64)
     previous = np.empty(num_lanes, np.int64)
-    read_seeds(seed_words, stride, num_slots, seeds, running, previous)
+    read_seeds(seed_words, stride, num_slots, seeds, is_affine, running, previous)
     for lane in range(num_lanes):
         found, num_written = write_lane(
             words,
@@ -226,6 +231,7 @@ def write_serial(
             expected_tokens,
             expected_positions,
             chain_position_assert,
+            is_affine,
         )
         write_index[0] += found
         slot_run_counter[0] += num_written
@@ -253,13 +259,14 @@ def write_parallel(
     expected_tokens,
     expected_positions,
     chain_position_assert,
+    is_affine,
 ):
     """`write_serial` on all of Numba's threads, each with lanes of about the same number of tokens."""
     num_lanes = count_lanes(num_valid_reqs, seeds)
     num_tokens = np.int64(input_ids.shape[0])
     running = np.empty(num_lanes, np.uint64)
     previous = np.empty(num_lanes, np.int64)
-    read_seeds(seed_words, stride, num_slots, seeds, running, previous)
+    read_seeds(seed_words, stride, num_slots, seeds, is_affine, running, previous)
     found = np.zeros(num_lanes, np.int64)
     num_written = np.zeros(NUM_CHUNKS, np.int64)
     for chunk in prange(NUM_CHUNKS):
@@ -285,6 +292,7 @@ def write_parallel(
                     expected_tokens,
                     expected_positions,
                     chain_position_assert,
+                    is_affine,
                 )
                 num_written[chunk] += written
     # rows are rare: lanes that have some are written once more, the same, and in order, until the ring is full
@@ -310,6 +318,7 @@ def write_parallel(
                 expected_tokens,
                 expected_positions,
                 chain_position_assert,
+                is_affine,
             )
         index += found[lane]
     write_index[0] = np.int32(index)

@@ -10,8 +10,9 @@ import numpy as np
 from kvcanary_cli.kernels._checks import check_write
 from kvcanary_cli.kernels._layout import ExpectedInputs
 from kvcanary_cli.kernels._sources import KvSource, check_sources
+from kvcanary_cli.kernels.chains_ref import chain_step
 from kvcanary_cli.kernels.consts import BIT_OUT_OF_RANGE, BIT_WRITE_POSITION, BIT_WRITE_TOKEN, STAMP_WORDS
-from kvcanary_cli.kernels.hashing_ref import HEAD, MASK, chain, hash_slot, signed
+from kvcanary_cli.kernels.hashing_ref import HEAD, MASK, hash_slot, signed
 from kvcanary_cli.kernels.log_cpu import ViolationLog
 from kvcanary_cli.kernels.plans_cpu import WritePlan
 
@@ -30,6 +31,7 @@ def write_ref(
     expected_inputs: ExpectedInputs | None,
     chain_position_assert: bool,
     seed_buf: np.ndarray | None = None,
+    is_affine: bool = False,
 ) -> None:
     """`launch_write` on NumPy arrays: all seeds are read first, then lanes are written one after another."""
     check_write(
@@ -48,7 +50,8 @@ def write_ref(
     num_lanes = max(0, min(int(plan.write_num_valid_reqs[0]), plan.write_req_capacity))
     offsets = np.clip(plan.write_offsets[: num_lanes + 1], 0, len(input_ids)).tolist()
     seeds = plan.write_seed_slot_indices[:num_lanes].tolist()
-    starts = [_start(canary_buf if seed_buf is None else seed_buf, seed) for seed in seeds]
+    seed_stamps = canary_buf if seed_buf is None else seed_buf
+    starts = [_start(seed_stamps, seed, is_affine) for seed in seeds]
     kv_hash = partial(hash_slot, sources, hash_mode)
     inputs = (out_cache_loc, input_ids, positions)
     for lane, (running, previous) in enumerate(starts):
@@ -69,7 +72,7 @@ def write_ref(
                 canary_buf[slot, :STAMP_WORDS] = (token, position, signed(running), signed(kv_hash(slot)))
                 log.slot_run_counter[0] += 1
             previous = None if previous is None else position
-            running = chain(running, token, position)
+            running = chain_step(running, token, position, is_affine)
 
 
 def _entry_rows(
@@ -97,9 +100,9 @@ def _entry_rows(
         yield slot, position, token, token, stored_prev, num_slots, BIT_OUT_OF_RANGE
 
 
-def _start(seed_buf: np.ndarray, seed: int) -> tuple[int, int | None]:
+def _start(seed_buf: np.ndarray, seed: int, is_affine: bool) -> tuple[int, int | None]:
     """The chain's hash before the lane's first token, and the seed's position if there is a seed to read."""
     if not 0 <= seed < len(seed_buf):
         return HEAD, None
     token, position, prev_hash = seed_buf[seed, : STAMP_WORDS - 1].tolist()
-    return chain(prev_hash, token, position), position
+    return chain_step(prev_hash, token, position, is_affine), position

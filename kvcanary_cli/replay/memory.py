@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from kvcanary_cli.errors import InputError
+from kvcanary_cli.kernels.chains_ref import chain_step
 from kvcanary_cli.kernels.consts import WORD_KV_HASH, WORD_POSITION, WORD_PREV_HASH, WORD_TOKEN
 from kvcanary_cli.kernels.hashing_ref import HEAD as CHAIN_HEAD
-from kvcanary_cli.kernels.hashing_ref import chain
 from kvcanary_cli.replay.forwards import default_tokens, event_context
 from kvcanary_cli.replay.state import RunState, Transfer
 from kvcanary_cli.runtime.base import Runtime
@@ -160,7 +160,7 @@ def _delivered_chain(
     chains = np.zeros(count, np.uint64)
     for i, token in enumerate(tokens.tolist()):
         chains[i] = running
-        running = chain(running, token, at + i)
+        running = chain_step(running, token, at + i, state.layout.is_affine)
     return tokens, chains
 
 
@@ -176,7 +176,7 @@ def _chain_before(
     if slot == 0 and before is not None:
         running = CHAIN_HEAD
         for position, token in enumerate(before.tolist()):
-            running = chain(running, token, position)
+            running = chain_step(running, token, position, state.layout.is_affine)
         return running
     if row is None:
         raise InputError(
@@ -190,4 +190,4 @@ def _chain_before(
     if not 0 <= seed < group.num_slots:
         return CHAIN_HEAD  # as a forward does whose seed lies outside of the pool
     token, position, prev_hash, _ = (int(word) for word in runtime.read_stamp(group.kind, seed))
-    return chain(prev_hash & (2**64 - 1), token, position)
+    return chain_step(prev_hash & (2**64 - 1), token, position, state.layout.is_affine)

@@ -8,6 +8,7 @@ from kvcanary_cli.kernels.consts import HashMode
 from kvcanary_cli.replay.capacities import Limits
 from kvcanary_cli.runtime.devices import DeviceChoice
 
+CHAINS = ("mixed", "affine")
 CHECKS = ("chain_hash", "position", "real_kv_hash", "verify_token", "write_token")
 
 
@@ -26,6 +27,7 @@ class ReplayOptions:
         required: checks without which the run is incomplete.
         threads: threads of the CPU backend; None: all cores.
         incremental: verify only what something touched since its last good check.
+        is_affine: stamps hold affine chains, not the server's mixed ones.
         history: (group, slot) whose every event is kept; None for the group is the pool's first.
     """
 
@@ -40,4 +42,5 @@ class ReplayOptions:
     required: tuple[str, ...] = ()
     threads: int | None = None
     incremental: bool = False
+    is_affine: bool = False
     history: tuple[str | None, int] | None = None

@@ -98,7 +98,9 @@ def run_replay(
         MissingError: the run does not fit the device, or the host.
         UsageError: `options.history` names a group or slot that the pool does not have.
     """
-    layout = layout_of(header, hash_mode=options.hash_mode, ring_capacity=options.ring)
+    layout = layout_of(
+        header, hash_mode=options.hash_mode, ring_capacity=options.ring, is_affine=options.is_affine
+    )
     is_gpu = options.device.kind == "cuda"
     followed = followed_slot(layout, *options.history) if options.history is not None else None
     require_room(layout, is_cpu=not is_gpu)

@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from kvcanary_cli.kernels.chains_ref import chain_step
 from kvcanary_cli.kernels.consts import (
     BIT_CHAIN_HASH,
     BIT_KV_HASH,
@@ -31,7 +32,6 @@ from kvcanary_cli.kernels.consts import (
     RING_TAG,
     LaunchTag,
 )
-from kvcanary_cli.kernels.hashing_ref import chain
 from kvcanary_cli.replay.state import RunState
 from kvcanary_cli.runtime.base import Runtime
 from kvcanary_cli.runtime.calls import ForwardCall, IntArray, SweepCall
@@ -244,7 +244,7 @@ def _chain_after(runtime: Runtime, group: str, phase: str, slot: int) -> int:
     if not 0 <= slot < runtime.layout.group(group).num_slots:
         return 0
     token, position, prev_hash, _ = (int(word) for word in runtime.read_stamp(group, slot, phase))
-    return chain(prev_hash, token, position)
+    return chain_step(prev_hash, token, position, runtime.layout.is_affine)
 
 
 def _slot_before(state: RunState, row: int, column: int, lut: IntArray) -> int:

@@ -16,6 +16,8 @@ def again(inputs: dict[str, Any], *more: str) -> str:
     words = ["kvcanary", "replay", shell_word(inputs["trace"]["path"])]
     if inputs["hash"] != "all":
         words += ["--hash", inputs["hash"]]
+    if inputs["chain"] != "mixed":
+        words += ["--chain", inputs["chain"]]
     for key in ("sweep_interval", "seed"):
         if inputs[key]:
             words += [_flag(key), str(inputs[key])]

@@ -106,6 +106,7 @@ def _inputs(options: ReplayOptions, source: dict[str, Any]) -> dict[str, Any]:
         "device": options.device.label,
         "hash": options.hash_mode.name.lower(),
         "verify": "incremental" if options.incremental else "full",
+        "chain": "affine" if options.is_affine else "mixed",
         "sweep_interval": options.sweep_interval,
         "ring": options.ring,
         "limit_steps": options.limit_steps,

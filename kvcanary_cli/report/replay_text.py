@@ -43,11 +43,14 @@ def header(report: Report) -> list[tuple[str, str]]:
     )
     reason = f" ({backend['reason']})" if backend["reason"] else ""
     shape = f"{plural(pool['slots'], 'slot')}, {count(pool['pages'])} pages of {count(pool['page_size'])}, "
-    return [
+    lines = [
         ("replay", what),
         ("pool", shape + f"groups: {' '.join(pool['groups'])}"),
         ("backend", f"{backend['name']} on {backend['device']}{reason}"),
     ]
+    if report["inputs"]["chain"] != "mixed":
+        lines.append(("chain", f"{report['inputs']['chain']}, whose hashes are not those of a server"))
+    return lines
 
 
 def _coverage_lines(report: Report) -> list[str]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from kvcanary_cli.kernels.hashing_cpu import chain, hash_slot, mix
+from kvcanary_cli.kernels.chains_cpu import chain_step
+from kvcanary_cli.kernels.hashing_cpu import hash_slot, mix
 
 
 @njit(cache=True)
@@ -41,15 +42,14 @@ def fill_slots(words, slots, contexts, keys, salt):
 
 
 @njit(cache=True)
-def stamp_contexts(stamps, slots):
+def stamp_contexts(stamps, slots, is_affine):
     """[n] uint64 chain value after the stamp of each slot; 0 for slots outside the buffer."""
     contexts = np.zeros(slots.size, np.uint64)
     for i in range(slots.size):
         slot = slots[i]
         if 0 <= slot < stamps.shape[0]:
-            contexts[i] = chain(
-                np.uint64(stamps[slot, 2]), np.uint64(stamps[slot, 0]), np.uint64(stamps[slot, 1])
-            )
+            token, position, prev_hash = stamps[slot, 0], stamps[slot, 1], stamps[slot, 2]
+            contexts[i] = chain_step(np.uint64(prev_hash), np.uint64(token), np.uint64(position), is_affine)
     return contexts
 
 

@@ -11,8 +11,9 @@ import torch
 import triton
 import triton.language as tl
 
+from kvcanary_cli.kernels.chains import chain_step
 from kvcanary_cli.kernels.consts import STAMP_WORDS
-from kvcanary_cli.kernels.hashing import chain, load_stamps, mix
+from kvcanary_cli.kernels.hashing import load_stamps, mix
 
 DEFAULT_TILE = 1024  # words a program: eight 8-byte stores for each of 128 threads
 MAX_WORDS = 128  # of one slot a program: 1 KiB of neighbouring memory, more of it gains nothing
@@ -57,7 +58,12 @@ def launch_fill_slots(
 
 
 def launch_stamp_contexts(
-    *, stamps: torch.Tensor, slots: torch.Tensor, out_contexts: torch.Tensor, block: int = DEFAULT_TILE
+    *,
+    stamps: torch.Tensor,
+    slots: torch.Tensor,
+    out_contexts: torch.Tensor,
+    is_affine: bool = False,
+    block: int = DEFAULT_TILE,
 ) -> None:
     """Set `out_contexts[i]` to the chain value after the stamp of `slots[i]`.
 
@@ -65,6 +71,7 @@ def launch_stamp_contexts(
         stamps: [num_slots, 4] int64, contiguous. Read only.
         slots: [n] int64. Those outside [0, num_slots) get 0.
         out_contexts: [n] int64. Every element is written.
+        is_affine: whether the stamps hold affine chains.
         block: slots a program, a power of two.
 
     Contract: no host sync, no allocation.
@@ -79,6 +86,7 @@ def launch_stamp_contexts(
         num_reads,
         stamps.shape[0],
         STRIDE=STAMP_WORDS,
+        AFFINE=bool(is_affine),
         BLOCK=block,
     )
 
@@ -120,6 +128,7 @@ def _stamp_contexts_kernel(
     num_reads,  # scalar
     num_slots,  # scalar
     STRIDE: tl.constexpr,  # words from one stamp to the next
+    AFFINE: tl.constexpr,  # whether the stamps hold affine chains
     BLOCK: tl.constexpr,
 ):
     offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)  # [BLOCK]
@@ -127,5 +136,5 @@ def _stamp_contexts_kernel(
     slots = tl.load(slots_ptr + offs, mask=mask, other=-1)
     inside = (slots >= 0) & (slots < num_slots)
     token, position, prev_hash, _ = load_stamps(stamps_ptr, slots, inside, STRIDE)
-    # outside, all three are 0, and so is their chain: mix(0) is 0
-    tl.store(out_contexts_ptr + offs, chain(prev_hash, token, position), mask=mask)
+    # outside, all three are 0, and so is their chain, of either kind: mix(0) is 0
+    tl.store(out_contexts_ptr + offs, chain_step(prev_hash, token, position, AFFINE), mask=mask)

@@ -156,6 +156,7 @@ class CpuRuntime(CpuMemory, Runtime):
             -1,
             self.source_table(phase, half, group.kind),
             checks_tokens,
+            self.layout.is_affine,
             int(tag),
             log.ring,
             log.write_index,
@@ -174,7 +175,7 @@ class CpuRuntime(CpuMemory, Runtime):
     def _write_lane_bytes(self, group: GroupLayout) -> None:
         call = self._active()
         slots = self._slots[group.kind][: call.num_live_entries]
-        contexts = stamp_contexts(self.stamps[HEAD, "k", group.kind], slots)
+        contexts = stamp_contexts(self.stamps[HEAD, "k", group.kind], slots, self.layout.is_affine)
         CpuMemory.write_bytes(self, group.kind, slots, contexts, salt=call.byte_salt)
 
     def _verify_entries(self, group_kind: str, half: str, tag: LaunchTag, call: SweepCall) -> None:
@@ -211,6 +212,7 @@ class CpuRuntime(CpuMemory, Runtime):
             _ONE_FLAG,
             self.source_table(phase, half, group.kind),
             True,
+            self.layout.is_affine,
             int(tag),
             log.ring,
             log.write_index,
@@ -243,6 +245,7 @@ class CpuRuntime(CpuMemory, Runtime):
             call.expected_tokens if has_expectation else NO_WORDS,
             call.expected_positions if has_expectation else NO_WORDS,
             call.chain_positions,
+            self.layout.is_affine,
         )
 
     # ---- memory outside of forwards: what it changes has to be verified again

@@ -25,13 +25,11 @@ from kvcanary_cli.kernels.consts import (
 from kvcanary_cli.kernels.fused import launch_verify_table
 from kvcanary_cli.kernels.log import ViolationLog
 from kvcanary_cli.kernels.plans import VerifyPlan, WritePlan
-from kvcanary_cli.kernels.targets import Target, Targets
 from kvcanary_cli.kernels.verify import launch_verify
 from kvcanary_cli.kernels.write import launch_write
 from kvcanary_cli.kernels.write_all import launch_write_all
 from kvcanary_cli.runtime.base import NUM_TAGS, Counters, Phase
 from kvcanary_cli.runtime.bytes_cpu import has_conflict
-from kvcanary_cli.runtime.bytes_gpu import launch_stamp_contexts
 from kvcanary_cli.runtime.calls import ForwardCall, IntArray, SweepCall
 from kvcanary_cli.runtime.devices import DeviceChoice
 from kvcanary_cli.runtime.expected import ExpectedTokens
@@ -43,6 +41,7 @@ from kvcanary_cli.runtime.mirrors import Mirrors
 from kvcanary_cli.runtime.page_table import PageTable
 from kvcanary_cli.runtime.staging import Staging, last_of_each
 from kvcanary_cli.runtime.step_graphs import StepGraphs
+from kvcanary_cli.runtime.targets_gpu import group_targets
 
 # Prefixes are rounded up to this many tokens when launches are sized, so that steps share a graph.
 LENGTH_GRAIN = 512
@@ -101,7 +100,7 @@ class GpuRuntime(DeviceMemory):
         self._offsets: IntArray = np.zeros(1, np.int64)
         self._longest_prefix = self._longest_lane = 0
         self._sizes: dict[str, ForwardSize] = {}
-        self._targets = self._group_targets()
+        self._targets = group_targets(layout, self._stamps, self._hashed, self._tag_logs)
         self._graphs = StepGraphs(device)
         self._enabled = torch.ones(1, dtype=torch.int32, device=device)
         self._mark = {group.kind: np.zeros(group.num_slots, np.int64) for group in layout.groups}
@@ -224,6 +223,7 @@ class GpuRuntime(DeviceMemory):
             expected_valid_lens=self._sent["valid_lens"] if checks_tokens else None,
             token_id_vs_position_offset=self.layout.token_offset,
             longest_prefix=self._longest_prefix,
+            is_affine=self.layout.is_affine,
         )
 
     def _write(self, group: GroupLayout, phase: str, half: str, tag: LaunchTag) -> None:
@@ -239,6 +239,7 @@ class GpuRuntime(DeviceMemory):
             expected_inputs=self._expected_inputs(),
             chain_position_assert=self._active().chain_positions,
             longest_lane=self._longest_lane,
+            is_affine=self.layout.is_affine,
         )
 
     def _write_in_order(self, group: GroupLayout, phase: str, half: str, tag: LaunchTag) -> None:
@@ -285,6 +286,7 @@ class GpuRuntime(DeviceMemory):
             log=ViolationLog.allocate(1, self.device),
             expected_inputs=None,
             chain_position_assert=False,
+            is_affine=self.layout.is_affine,
         )
         return entries
 
@@ -305,13 +307,14 @@ class GpuRuntime(DeviceMemory):
             expected_inputs=self._expected_inputs(),
             chain_position_assert=self._active().chain_positions,
             seed_buf=seed_stamps,
+            is_affine=self.layout.is_affine,
         )
 
     def _write_lane_bytes(self, group: GroupLayout) -> None:
         call = self._active()
         slots = self._sent[f"slots_{group.kind}"][: call.num_live_entries]
         contexts = torch.empty_like(slots)
-        launch_stamp_contexts(stamps=self._stamps[HEAD, "k", group.kind], slots=slots, out_contexts=contexts)
+        self._stamp_contexts(self._stamps[HEAD, "k", group.kind], slots, contexts)
         if call.byte_salt:
             contexts ^= call.byte_salt
         # entries of one slot find the same stamp there, so their order does not matter
@@ -339,6 +342,7 @@ class GpuRuntime(DeviceMemory):
             launch_tag=tag,
             log=self._tag_logs[tag],
             check_expected_token=False,
+            is_affine=self.layout.is_affine,
         )
 
     # ---- results
@@ -362,28 +366,6 @@ class GpuRuntime(DeviceMemory):
         return self.counters
 
     # ---- inside
-
-    def _group_targets(self) -> dict[tuple[str, str, str], Targets]:
-        """(phase, half, group) of the buffer whose turn it is -> all buffers that are launched then."""
-        targets = {}
-        for group in self.layout.groups:
-            is_hashed = any(self._hashed[half, group.kind] for half in self.layout.halves)
-            batches = [(HEAD,), (TAIL,)] if is_hashed else [(HEAD, TAIL)]
-            for phases in batches:
-                items = [self._target(phase, half, group) for phase in phases for half in self.layout.halves]
-                targets[phases[0], self.layout.halves[0], group.kind] = Targets(tuple(items))
-        return targets
-
-    def _target(self, phase: str, half: str, group: GroupLayout) -> Target:
-        sources = self._hashed[half, group.kind] if phase == TAIL else []
-        tag = launch_tag(phase, half, group.kind)
-        return Target(
-            canary_buf=self._stamps[phase, half, group.kind],
-            sources=sources,
-            hash_mode=HashMode.ALL if sources else HashMode.NONE,
-            launch_tag=tag,
-            log=self._tag_logs[tag],
-        )
 
     def _expected_inputs(self) -> ExpectedInputs | None:
         if "expected_tokens" not in self._sent:

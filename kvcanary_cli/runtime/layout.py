@@ -53,7 +53,11 @@ class GroupLayout:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """Shapes of a run, from the trace's header and the options."""
+    """Shapes of a run, from the trace's header and the options.
+
+    Attributes:
+        is_affine: whether stamps hold affine chains (`kernels/affine_ref.py`) instead of the server's.
+    """
 
     num_slots: int
     page_size: int
@@ -65,6 +69,7 @@ class Layout:
     hash_mode: HashMode
     token_offset: int
     ring_capacity: int
+    is_affine: bool = False
 
     @property
     def maps_window(self) -> bool:
@@ -96,13 +101,18 @@ class Layout:
 
 
 def layout_of(
-    header: Header, *, hash_mode: HashMode = HashMode.ALL, ring_capacity: int | None = None
+    header: Header,
+    *,
+    hash_mode: HashMode = HashMode.ALL,
+    ring_capacity: int | None = None,
+    is_affine: bool = False,
 ) -> Layout:
     """Layout of a run of the trace with this header.
 
     Args:
         hash_mode: which bytes of a source stamps cover; the trace's `hashed_bytes` is the upper limit.
         ring_capacity: rows of the violation log; the header's when None.
+        is_affine: whether stamps hold affine chains.
     """
     pool = header.pool
     groups = tuple(
@@ -131,6 +141,7 @@ def layout_of(
         hash_mode=hash_mode if any(s.hashed_bytes for s in sources) else HashMode.NONE,
         token_offset=header.token_position_offset,
         ring_capacity=ring_capacity if ring_capacity is not None else header.ring_capacity,
+        is_affine=is_affine,
     )
 
 

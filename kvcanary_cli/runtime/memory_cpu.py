@@ -114,7 +114,7 @@ class CpuMemory:
     ) -> None:
         rows = np.zeros((slots.size, STAMP_WORDS), np.int64)
         rows[:, 0], rows[:, 1], rows[:, 2] = tokens, positions, chains.view(np.int64)
-        contexts = stamp_contexts(rows, np.arange(slots.size))
+        contexts = stamp_contexts(rows, np.arange(slots.size), self.layout.is_affine)
         if stamps:
             for half in self.layout.halves:
                 self.stamps[HEAD, half, group_kind][slots] = rows

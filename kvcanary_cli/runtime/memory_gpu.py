@@ -156,7 +156,7 @@ class DeviceMemory(Runtime):
         rows = self._on_device(np.stack(words, axis=1))
         sent = self._events.send({"slots": slots[kept], "rows": np.arange(kept.size)})
         contexts = torch.empty_like(sent["rows"])
-        launch_stamp_contexts(stamps=rows, slots=sent["rows"], out_contexts=contexts)
+        self._stamp_contexts(rows, sent["rows"], contexts)
         if stamps:
             for half in self.layout.halves:
                 self._stamps[HEAD, half, kind][sent["slots"]] = rows
@@ -166,6 +166,10 @@ class DeviceMemory(Runtime):
         self._fill(kind, sent["slots"], contexts, sources)
 
     # ---- inside
+
+    def _stamp_contexts(self, stamps: torch.Tensor, slots: torch.Tensor, out: torch.Tensor) -> None:
+        """Chain values after the stamps of slots, in the run's chain."""
+        launch_stamp_contexts(stamps=stamps, slots=slots, out_contexts=out, is_affine=self.layout.is_affine)
 
     def _fill(
         self,

@@ -119,6 +119,7 @@ class Case:
             plan.enable,
             self.sources,
             True,
+            False,
             0,
             log.ring,
             log.write_index,
@@ -148,6 +149,7 @@ class Case:
             NO_WORDS,
             NO_WORDS,
             True,
+            False,
         )
 
     def run_fused(self, launch: Callable[..., int]) -> None:
@@ -168,6 +170,7 @@ class Case:
             -1,
             self.sources,
             True,
+            False,
             0,
             log.ring,
             log.write_index,

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
-from kvcanary_cli.kernels import hashing_ref, verify_ref, write_ref
+from kvcanary_cli.kernels import fused_cpu, hashing_ref
 from kvcanary_cli.kernels.affine_ref import FACTOR, INVERSE, affine_input, affine_step
 from kvcanary_cli.kernels.hashing_ref import HEAD, MASK, signed
-from tests.kernels.cases import assert_agrees, make_plan_case, make_write_case, run_write
-from tests.kernels.test_fused_gpu import one_step, two_steps
+from kvcanary_cli.kernels.log_cpu import ViolationLog
+from kvcanary_cli.kernels.memory_cpu import NO_POOL, NO_WORDS
+from tests.kernels.cases import (
+    assert_agrees,
+    make_plan_case,
+    make_verify_case,
+    make_write_case,
+    run_verify,
+    run_write,
+)
+from tests.kernels.test_fused_gpu import one_step, outcome, two_steps
+from tests.kernels.test_write_all import through_targets
 
 BLOCK = 64
 
@@ -23,12 +34,73 @@ def triton_backend(device):
     return load_backend("triton", device)
 
 
-@pytest.fixture
-def affine_reference(monkeypatch, reference):
-    """The reference with affine chains in the place of its own."""
-    for module in (write_ref, verify_ref):
-        monkeypatch.setattr(module, "chain", affine_step)
-    return reference
+def with_affine(backend):
+    """The backend with affine chains in the place of the server's."""
+    write, verify = (partial(launch, is_affine=True) for launch in (backend.write, backend.verify))
+    return replace(backend, write=write, verify=verify)
+
+
+@pytest.fixture(scope="module")
+def affine_reference(reference):
+    return with_affine(reference)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 65, 300], ids=lambda n: f"n{n}")
+@pytest.mark.parametrize("seed", range(2))
+def test_every_backend_writes_the_same(seed, num_tokens, backend, affine_reference):
+    case = make_write_case(seed, num_tokens)
+    want = run_write(affine_reference, case)
+    true_rows = run_write(affine_reference, replace(case, ring_capacity=4096))["rows"]
+    assert_agrees(run_write(with_affine(backend), case), want, true_rows)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_backend_verifies_the_same(seed, backend, affine_reference):
+    case = make_verify_case(seed, 200)
+    stamps = case.stamps.buffer
+    for slot, _token, _position, prev in case.entries.tolist()[: len(case.entries) // 2]:
+        if 0 < slot < case.stamps.num_slots and 0 < prev < case.stamps.num_slots:
+            token, position, prev_hash = stamps[prev, :3].tolist()
+            stamps[slot, 2] = signed(affine_step(prev_hash, token, position))
+    want = run_verify(affine_reference, case)
+    true_rows = run_verify(affine_reference, replace(case, ring_capacity=4096))["rows"]
+    assert 0 < want["write_index"] < case.num_valid
+    assert_agrees(run_verify(with_affine(backend), case), want, true_rows)
+
+
+@pytest.mark.parametrize("longest", [None, 1], ids=["long", "short"])
+def test_all_buffers_are_written_in_either_way(longest, triton_backend, affine_reference):
+    case = make_write_case(1, 20, ring_capacity=4096)
+    want = run_write(affine_reference, case)
+    backend = through_targets(triton_backend, longest_lane=longest, is_affine=True)
+    assert_agrees(run_write(backend, case), want, want["rows"])
+
+
+@pytest.mark.parametrize("parallel", [False, True], ids=["serial", "parallel"])
+def test_numba_verifies_from_the_page_table(parallel, monkeypatch, affine_reference):
+    monkeypatch.setattr(fused_cpu, "PARALLEL_ENTRIES", 0 if parallel else 1 << 62)
+    case = make_plan_case(3, 12, odd=False)
+    buffer = affine_lanes(case, np.random.default_rng(3))
+    (want,) = two_steps(affine_reference, case, [buffer], [[]])
+    log = ViolationLog.allocate(4096, "cpu")
+    fused_cpu.verify_table_cpu(
+        canary_buf=buffer,
+        req_pool_indices=case.rows,
+        prefix_lens=case.prefix_lens,
+        req_to_token=case.table,
+        swa_window_size=case.window,
+        full_to_swa=NO_WORDS if case.full_to_swa is None else case.full_to_swa,
+        expected_tokens=NO_POOL if case.pool is None else case.pool,
+        expected_valid_lens=NO_WORDS if case.pool is None else case.valid_lens,
+        token_id_vs_position_offset=case.token_offset,
+        sources=[],
+        hash_mode=0,
+        launch_tag=0,
+        log=log,
+        check_expected_token=case.pool is not None,
+        is_affine=True,
+    )
+    assert outcome(log, np.asarray)["rows"] == want["rows"]
 
 
 def test_runs_the_real_kernels(device):
@@ -41,9 +113,11 @@ def test_runs_the_real_kernels(device):
 
 def test_hand_computed_step():
     # two mixes and a line, written out
-    assert affine_input(7, 3) == hashing_ref.mix(hashing_ref.mix(7 ^ 0xC0FFEE1234567890) ^ 3)
+    assert affine_input(7, 3) == hashing_ref.mix(hashing_ref.mix(7) ^ 3)
     assert affine_step(1, 7, 3) == (FACTOR + affine_input(7, 3)) & MASK
     assert affine_step(-1, 7, 3) == (MASK * FACTOR + affine_input(7, 3)) & MASK
+    # memory that was never stamped, as with the server's chain
+    assert affine_step(0, 0, 0) == hashing_ref.chain(0, 0, 0) == 0
     assert FACTOR % 2 == 1
     assert FACTOR * INVERSE & MASK == 1
 
@@ -103,8 +177,16 @@ def test_a_chain_over_many_blocks(block, triton_backend, affine_reference):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_checks_on_affine_stamps(seed, triton_backend, affine_reference):
-    rng = np.random.default_rng(seed)
     case = make_plan_case(seed, 12, odd=False)
+    buffer = affine_lanes(case, np.random.default_rng(seed))
+    want = two_steps(affine_reference, case, [buffer], [[]])
+    assert one_step(triton_backend, case, [buffer], [[]], is_affine=True) == want
+    other = one_step(triton_backend, case, [buffer], [[]])
+    assert other[0]["rows"] != want[0]["rows"]
+
+
+def affine_lanes(case, rng: np.random.Generator) -> np.ndarray:
+    """Stamps in which the lanes' affine chains are right, where they share no slot."""
     buffer = np.zeros((600, 4), np.int64)
     for row, prefix in zip(case.rows.tolist(), case.prefix_lens.tolist(), strict=True):
         running = HEAD
@@ -114,7 +196,4 @@ def test_checks_on_affine_stamps(seed, triton_backend, affine_reference):
             token = int(rng.integers(0, 99))
             buffer[slot] = token, position, signed(running), 0
             running = affine_step(running, token, position)
-    want = two_steps(affine_reference, case, [buffer], [[]])
-    assert one_step(triton_backend, case, [buffer], [[]], is_affine=True) == want
-    other = one_step(triton_backend, case, [buffer], [[]])
-    assert other[0]["rows"] != want[0]["rows"]
+    return buffer

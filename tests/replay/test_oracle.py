@@ -16,6 +16,7 @@ from kvcanary_cli.replay.run import run_replay
 from kvcanary_cli.replay.violations import ViolationBatch
 from kvcanary_cli.trace import events as ev
 from kvcanary_cli.trace.writer import encode_event
+from tests.replay import oracle, oracle_kernels
 from tests.replay.driving import CPU
 from tests.replay.oracle import Oracle, RefusedError
 from tests.replay.oracle_streams import Stream, random_header
@@ -34,14 +35,15 @@ class Case:
     events: list[ev.Event]
     mode: HashMode
     sweep_interval: int
+    is_affine: bool = False
 
 
-def case_of(seed: int) -> Case:
+def case_of(seed: int, is_affine: bool = False) -> Case:
     draw = random.Random(seed)
     header = random_header(draw)
     events = Stream(draw, header).run(draw.randint(40, 80))
     mode = draw.choice((HashMode.ALL, HashMode.ALL, HashMode.PARTIAL, HashMode.NONE))
-    return Case(header, events, mode, draw.choice((0, 0, 3)))
+    return Case(header, events, mode, draw.choice((0, 0, 3)), is_affine)
 
 
 @dataclass
@@ -107,6 +109,7 @@ def by_replay(case: Case, events: Sequence[ev.Event], *, incremental: bool) -> T
         sweep_interval=case.sweep_interval,
         ring=RING,
         incremental=incremental,
+        is_affine=case.is_affine,
         threads=1,
     )
     try:
@@ -154,8 +157,8 @@ def _differs(case: Case, events: Sequence[ev.Event], differs: Difference) -> boo
         return False
 
 
-def check(seed: int, differs: Difference = cpu_difference) -> None:
-    case = case_of(seed)
+def check(seed: int, differs: Difference = cpu_difference, *, is_affine: bool = False) -> None:
+    case = case_of(seed, is_affine)
     if differs(case, case.events) is None:
         return
     events = shrunk(case, differs)
@@ -167,6 +170,13 @@ def check(seed: int, differs: Difference = cpu_difference) -> None:
 @pytest.mark.parametrize("seed", range(FAST_SEEDS))
 def test_replay_agrees_with_the_oracle(seed):
     check(seed)
+
+
+@pytest.mark.parametrize("seed", range(FAST_SEEDS))
+def test_affine_chains_agree_with_the_oracle(seed, monkeypatch):
+    for module in (oracle, oracle_kernels):
+        monkeypatch.setattr(module, "chain", oracle_kernels.affine_chain)
+    check(seed, is_affine=True)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from kvcanary_cli.report.again import again, shell_word
 USUAL = {
     "trace": {"path": "t.jsonl"},
     "hash": "all",
+    "chain": "mixed",
     "sweep_interval": 0,
     "seed": 0,
     "ring": None,
@@ -32,6 +33,7 @@ def test_nothing_is_said_twice():
     ("change", "flags"),
     [
         ({"hash": "partial"}, "--hash partial"),
+        ({"chain": "affine"}, "--chain affine"),
         ({"sweep_interval": 5}, "--sweep-interval 5"),
         ({"seed": 7}, "--seed 7"),
         ({"ring": 9}, "--ring 9"),

@@ -95,16 +95,21 @@ def test_fill_matches_numba(num_writes, num_words, device):
     assert is_guard_intact(buffer)
 
 
+@pytest.mark.parametrize("is_affine", [False, True], ids=["mixed", "affine"])
 @pytest.mark.parametrize("num_reads", EDGE_SIZES, ids=lambda n: f"n{n}")
-def test_contexts_match_numba(num_reads, device):
+def test_contexts_match_numba(num_reads, is_affine, device):
     draw = np.random.default_rng(num_reads)
     stamps = draw.integers(-(2**63), 2**63, (40, 4))
     places = draw.integers(-3, 43, num_reads)
     out, buffer = guarded(device, num_reads, 1)
     bytes_gpu.launch_stamp_contexts(
-        stamps=on(device, stamps), slots=on(device, places), out_contexts=out.view(-1), block=TILE
+        stamps=on(device, stamps),
+        slots=on(device, places),
+        out_contexts=out.view(-1),
+        is_affine=is_affine,
+        block=TILE,
     )
-    want = bytes_cpu.stamp_contexts(stamps, places)
+    want = bytes_cpu.stamp_contexts(stamps, places, is_affine)
     np.testing.assert_array_equal(out.view(-1).cpu().numpy().view(np.uint64), want)
     assert is_guard_intact(buffer)
 
@@ -138,7 +143,7 @@ from kvcanary_cli.runtime import bytes_gpu, mirrors
 POINTER, SCALAR = "*i64", "i32"
 for kernel, types, constants in (
     (bytes_gpu._fill_slots_kernel, [POINTER] * 4 + [SCALAR] * 3, {"BLOCK_SLOTS": 16, "BLOCK_WORDS": 64}),
-    (bytes_gpu._stamp_contexts_kernel, [POINTER] * 3 + [SCALAR] * 2, {"STRIDE": 4, "BLOCK": 128}),
+    (bytes_gpu._stamp_contexts_kernel, [POINTER] * 3 + [SCALAR] * 2, {"STRIDE": 4, "AFFINE": True, "BLOCK": 128}),
     (mirrors._store_cells_kernel, [POINTER] * 2 + ["*i32"] + [SCALAR] * 2, {"BLOCK": 128}),
     (mirrors._store_cells_kernel, [POINTER] * 3 + [SCALAR] * 2, {"BLOCK": 128}),
 ):

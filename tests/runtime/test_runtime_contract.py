@@ -38,8 +38,8 @@ class NoLedger:
 class Side:
     """One backend under one replay."""
 
-    def __init__(self, head: ev.Header, device: str | None) -> None:
-        layout = layout_of(head)
+    def __init__(self, head: ev.Header, device: str | None, is_affine: bool = False) -> None:
+        layout = layout_of(head, is_affine=is_affine)
         state = new_state(layout, track_changes=device is not None)
         masters = (layout, state.table, state.swa_map, state.expected)
         self.runtime: Runtime = (
@@ -76,10 +76,15 @@ def assert_same_memory(one: Side, other: Side, where: str) -> None:
 
 
 def replay_on_both(
-    head: ev.Header, events: Iterable[ev.Event], device: str, *, every_event: bool = True
+    head: ev.Header,
+    events: Iterable[ev.Event],
+    device: str,
+    *,
+    every_event: bool = True,
+    is_affine: bool = False,
 ) -> tuple[int, Counters]:
     """Apply each event to both backends and compare; returns the union of reason bits and the counters."""
-    cpu, other = Side(head, None), Side(head, device)
+    cpu, other = Side(head, None, is_affine), Side(head, device, is_affine)
     bits = 0
     for line, event in enumerate(events, start=2):
         cpu.replay.apply(line, event)
@@ -100,28 +105,31 @@ def replay_on_both(
     return bits, got_counters
 
 
+@pytest.mark.parametrize("is_affine", [False, True], ids=["mixed", "affine"])
 @pytest.mark.parametrize("name", sorted(TRACES))
-def test_small_traces(name, device):
+def test_small_traces(name, is_affine, device):
     trace = TRACES[name]()
-    bits, counters = replay_on_both(trace.header, trace.events, device)
+    bits, counters = replay_on_both(trace.header, trace.events, device, is_affine=is_affine)
     assert bits == trace.bits
     assert sum(counters.entries) > 0
 
 
+@pytest.mark.parametrize("is_affine", [False, True], ids=["mixed", "affine"])
 @pytest.mark.parametrize("name", ["spec", "swa"])
-def test_first_steps_of_scenarios(name, device):
-    assert_scenario_is_clean(name, device, steps=2)
+def test_first_steps_of_scenarios(name, is_affine, device):
+    assert_scenario_is_clean(name, device, steps=2, is_affine=is_affine)
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("is_affine", [False, True], ids=["mixed", "affine"])
 @pytest.mark.parametrize("name", sorted(SCENARIOS))
-def test_scenarios(name, device):
-    assert_scenario_is_clean(name, device, steps=100)
+def test_scenarios(name, is_affine, device):
+    assert_scenario_is_clean(name, device, steps=100, is_affine=is_affine)
 
 
-def assert_scenario_is_clean(name: str, device: str, steps: int) -> None:
+def assert_scenario_is_clean(name: str, device: str, steps: int, *, is_affine: bool) -> None:
     head, events = scenario(name, steps=steps, pool_slots=512, seed=3)
-    bits, counters = replay_on_both(head, events, device, every_event=False)
+    bits, counters = replay_on_both(head, events, device, every_event=False, is_affine=is_affine)
     assert bits == 0
     assert sum(counters.entries) > 50 * steps
 
@@ -142,10 +150,11 @@ def test_recorded_traces(name, device):
     assert bool(bits) == (not name.startswith("clean"))
 
 
+@pytest.mark.parametrize("is_affine", [False, True], ids=["mixed", "affine"])
 @pytest.mark.parametrize("seed", range(2))
-def test_random_traces(seed, device):
+def test_random_traces(seed, is_affine, device):
     head, events = random_trace(seed, 4 if device == "cpu" else 200)
-    bits, _ = replay_on_both(head, events, device, every_event=False)
+    bits, _ = replay_on_both(head, events, device, every_event=False, is_affine=is_affine)
     assert bits
 
 
