@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from kvcanary_cli.errors import UsageError
+from kvcanary_cli.sim.costs import CostModel
 from kvcanary_cli.trace.events import Capacities, Group, Header, Pool, Source
 from kvcanary_cli.trace.header import FORMAT, MAX_INDEX, VERSION
 
 BYTE_UNIT = 16  # trace v1: sizes of byte sources are multiples of it
 VERIFY_POOLS = 3  # SGLang 0.5.23 plans for three times as many verify entries as the pool has tokens
+DEFAULT_COSTS = CostModel()
 DEFAULT_SOURCES = (Source(name="k", bytes_per_slot=32, hashed_bytes=32),)
 
 
@@ -22,6 +24,7 @@ class SimConfig:
     requests at a time.
 
     Args:
+        scheduler: whose rules decide what a forward holds.
         pool_slots: slots of the full pool's buffers, page 0 (padding, never handed out) included.
         page_size: slots a page.
         row_width: page-table columns; the longest request must fit into one row.
@@ -39,8 +42,9 @@ class SimConfig:
             included; 0: plain decode.
         accept_percent: chance of each draft token to be kept.
         graph_lanes: batch sizes for which decode graphs were captured; batches are padded to the next one.
-        prefill_tokens_per_s, decode_step_s: cost of a forward: its prefill tokens at that rate, plus one
-            step time if it decodes.
+        max_num_batched_tokens, max_num_seqs: tokens of a forward and requests that run at the same time, for
+            `scheduler` vllm, which looks at neither `max_running_requests` nor the prefill budgets.
+        costs: how long a forward takes.
         sweep_interval: forwards between `sweep` events; 0: none.
         sources, capacities: as in the header of trace v1.
         map_pages: map whole pages when they are allocated and leave `slots` out of forwards, in place of
@@ -52,6 +56,7 @@ class SimConfig:
     Raises: UsageError for values that don't fit together.
     """
 
+    scheduler: Literal["sglang", "vllm"] = "sglang"
     pool_slots: int = 400_016
     page_size: int = 16
     row_width: int = 131_072
@@ -66,8 +71,9 @@ class SimConfig:
     draft_tokens: int = 0
     accept_percent: int = 70
     graph_lanes: tuple[int, ...] = ()
-    prefill_tokens_per_s: float = 20_000.0
-    decode_step_s: float = 0.025
+    max_num_batched_tokens: int = 8192
+    max_num_seqs: int = 256
+    costs: CostModel = DEFAULT_COSTS
     sweep_interval: int = 0
     sources: tuple[Source, ...] = DEFAULT_SOURCES
     capacities: Capacities | None = None
@@ -93,6 +99,11 @@ class SimConfig:
             raise UsageError("mixed chunks and draft tokens can't be combined, as in SGLang")
         for source in self.sources:
             self._check_source(source)
+
+    @property
+    def num_rows(self) -> int:
+        """Page-table rows for requests: as many as can run at the same time."""
+        return self.max_num_seqs if self.scheduler == "vllm" else self.max_running_requests
 
     @property
     def step_tokens(self) -> int:
@@ -121,7 +132,7 @@ class SimConfig:
             pool=Pool(
                 slots=self.pool_slots,
                 page_size=self.page_size,
-                rows=self.max_running_requests + 1,
+                rows=self.num_rows + 1,
                 row_width=self.row_width,
             ),
             groups=groups,
@@ -137,6 +148,8 @@ class SimConfig:
             "row_width": 1,
             "max_running_requests": 1,
             "max_prefill_tokens": 1,
+            "max_num_batched_tokens": 1,
+            "max_num_seqs": 1,
             "window": 0,
             "window_slots": 0,
             "draft_tokens": 0,
@@ -155,9 +168,6 @@ class SimConfig:
         for name in ("reserve_percent", "accept_percent"):
             if getattr(self, name) > 100:
                 raise UsageError(f"`{name}` is {getattr(self, name)}, at most 100 is possible")
-        for name in ("prefill_tokens_per_s", "decode_step_s"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                raise UsageError(f"`{name}` is {getattr(self, name)}, a number above 0 is needed")
 
     def _check_pool(self, what: str, slots: int) -> None:
         if slots % self.page_size:

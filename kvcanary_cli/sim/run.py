@@ -14,6 +14,7 @@ from kvcanary_cli.trace.formats import MOONCAKE
 from kvcanary_cli.trace.mooncake import MooncakeTrace
 
 REPORTED_SETTINGS = (
+    "scheduler",
     "pool_slots",
     "page_size",
     "row_width",
@@ -23,8 +24,7 @@ REPORTED_SETTINGS = (
     "prefix_cache",
     "mixed_chunk",
     "reserve_percent",
-    "prefill_tokens_per_s",
-    "decode_step_s",
+    "costs",
     "seed",
 )
 

@@ -15,6 +15,7 @@ from typing import Literal
 from kvcanary_cli.errors import InputError, PhaseError
 from kvcanary_cli.sim.admission import Admission, Part, Queues
 from kvcanary_cli.sim.config import SimConfig
+from kvcanary_cli.sim.facts import OnStep
 from kvcanary_cli.sim.forwards import Forwards
 from kvcanary_cli.sim.lanes import Lane, reach
 from kvcanary_cli.sim.pool import KvPool
@@ -27,8 +28,13 @@ Why = Literal["done", "cancel", "retract"]
 TRUTH_TOKENS = 16_384  # a longer sequence is told in several events, so that no line gets too long
 
 
-def simulate(requests: Iterable[Request], config: SimConfig) -> tuple[Header, Iterator[Event]]:
+def simulate(
+    requests: Iterable[Request], config: SimConfig, *, on_step: OnStep | None = None
+) -> tuple[Header, Iterator[Event]]:
     """Serve `requests` (in order of arrival) and tell what happens to the KV pool as trace v1.
+
+    Args:
+        on_step: called with the facts of each forward, while events are read.
 
     Requests are read when their time comes, and events are made one forward at a time, so neither has to
     fit into memory. The same requests and settings give the same events.
@@ -36,14 +42,21 @@ def simulate(requests: Iterable[Request], config: SimConfig) -> tuple[Header, It
     Raises: InputError, while events are read, for a request that can never be served with these settings
         or that is out of order.
     """
-    return config.header(), Scheduler(requests, config).events()
+    if config.scheduler == "vllm":
+        from kvcanary_cli.sim.vllm import VllmScheduler  # deferred: most runs need only one of the two
+
+        return config.header(), VllmScheduler(requests, config, on_step=on_step).events()
+    return config.header(), Scheduler(requests, config, on_step=on_step).events()
 
 
 class Scheduler:
     """One run of the model."""
 
-    def __init__(self, requests: Iterable[Request], config: SimConfig) -> None:
+    def __init__(
+        self, requests: Iterable[Request], config: SimConfig, *, on_step: OnStep | None = None
+    ) -> None:
         self._config = config
+        self._on_step = on_step
         self._arrivals = iter(requests)
         self._next: Request | None = None
         self._last_arrival_s = 0.0
@@ -98,10 +111,10 @@ class Scheduler:
             if missing > 0:
                 self._pool.take(part.lane, missing)
         self._out.append(self._forwards.prefill(parts, riding, at_s=self._clock()))
-        self._now_s += sum(part.count for part in parts) / self._config.prefill_tokens_per_s
+        self._spend(sum(part.count for part in parts), riding)
         for part in parts:
             self._end_part(part)
-        self._end_step([1] * len(riding), decodes=bool(riding))
+        self._end_step([1] * len(riding))
 
     def _end_part(self, part: Part) -> None:
         """Publish what a prefill wrote; a finished prompt has sampled its first token."""
@@ -132,13 +145,16 @@ class Scheduler:
         else:
             kept = [1] * len(lanes)
             self._out.append(self._forwards.decode(lanes, at_s=self._clock()))
-        self._end_step(kept, decodes=True)
+        self._spend(0, lanes)
+        self._end_step(kept)
 
-    def _end_step(self, kept: list[int], *, decodes: bool) -> None:
+    def _spend(self, prefill_tokens: int, decoding: list[Lane]) -> None:
+        context = sum(lane.length for lane in decoding)
+        self._now_s += self._config.costs.step_s(prefill_tokens, len(decoding), context)
+
+    def _end_step(self, kept: list[int]) -> None:
         """What follows a forward: the first `len(kept)` running lanes have so many tokens more."""
         self._steps += 1
-        if decodes:
-            self._now_s += self._config.decode_step_s
         lanes = self._queues.running
         finished = []
         for lane, count in zip(lanes, kept, strict=False):

@@ -50,8 +50,7 @@ WINDOW = {"window": 8, "window_slots": 64}
         ({"chunk_tokens": 0}, "`chunk_tokens` is 0, a number from 1 to 2,147,483,647 is needed"),
         ({"graph_lanes": (4, 0)}, "`graph_lanes` is 0, a number from 1 to 2,147,483,647 is needed"),
         ({"reserve_percent": 101}, "`reserve_percent` is 101, at most 100 is possible"),
-        ({"decode_step_s": 0.0}, "`decode_step_s` is 0.0, a number above 0 is needed"),
-        ({"prefill_tokens_per_s": float("nan")}, "`prefill_tokens_per_s` is nan, a number above 0 is needed"),
+        ({"max_num_seqs": 0}, "`max_num_seqs` is 0, a number from 1 to 2,147,483,647 is needed"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )

@@ -6,6 +6,7 @@ import pytest
 
 from kvcanary_cli.errors import InputError
 from kvcanary_cli.sim.config import SimConfig
+from kvcanary_cli.sim.costs import CostModel
 from kvcanary_cli.sim.scheduler import TRUTH_TOKENS, simulate
 from kvcanary_cli.sim.tokens import request_tokens
 from kvcanary_cli.trace import events as ev
@@ -174,7 +175,9 @@ def test_idle_time_is_skipped():
 
 def test_time_follows_the_cost_of_each_forward():
     stream = run(
-        [request("a", prompt=50, output=3)], chunk_tokens=None, prefill_tokens_per_s=1000.0, decode_step_s=0.5
+        [request("a", prompt=50, output=3)],
+        chunk_tokens=None,
+        costs=CostModel(prefill_token_s=0.001, decode_step_s=0.5),
     )
     assert [forward.t for forward in forwards(stream)] == [0.0, 0.05, 0.55]
     assert only(stream, ev.End)[0].t == 1.05
