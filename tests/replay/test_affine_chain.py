@@ -14,7 +14,7 @@ from kvcanary_cli.report.incidents import incident_json
 from kvcanary_cli.runtime.devices import DeviceChoice
 from kvcanary_cli.sim.scenarios import SCENARIOS, scenario
 from kvcanary_cli.trace import events as ev
-from tests.replay.driving import CPU, CUDA, Found, replay_events
+from tests.replay.driving import CPU, CUDA, Found, replay_events, slots, small_header
 
 STEPS = 40
 HASHES = {"prev_hash"}  # what stamps of the two chains differ in
@@ -97,6 +97,22 @@ def test_finds_the_same_with_more_seeds(kind, name, seed):
 @pytest.mark.parametrize("kind", ["clean", *KINDS])
 def test_finds_the_same_on_a_gpu(kind, name):
     assert_the_same(kind, name, 2, CUDA)
+
+
+@pytest.mark.parametrize("is_affine", [False, True], ids=["mixed", "affine"])
+def test_a_slot_with_two_readers_is_placed_by_its_chain(is_affine):
+    """Slot 9 stands at position 1 of two rows; it goes on from slot 8, so only row 2 has it after a wrong one."""
+    events = [
+        ev.Bind(row=1, rid="A"),
+        ev.Bind(row=2, rid="B"),
+        ev.Forward(rows=[1, 2], prefix=[0, 0], lens=[2, 1], slots=slots(8, 9, 12), tokens=[1, 2, 3]),
+        ev.Map(row=2, at=1, slots=slots(9)),
+        ev.Forward(rows=[1, 2], prefix=[2, 2], slots=slots(10, 13), tokens=[4, 5]),
+    ]
+    found = replay_events(small_header(), events, is_affine=is_affine)
+    broken = [v for v in found.violations if v.slot == 9]
+    assert broken
+    assert {(v.row, v.rid, v.predecessor, v.bits) for v in broken} == {(2, "B", 12, 1)}
 
 
 def test_stamps_do_hold_other_hashes():
