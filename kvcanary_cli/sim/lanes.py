@@ -56,14 +56,7 @@ class Lane:
         """Set what has to be prefilled, and make the tokens; called before a match in the cache."""
         self.goal = self.request.input_length + self.generated
         if not len(self.tokens):
-            self.tokens = request_tokens(
-                self.request.rid,
-                input_length=self.request.input_length,
-                output_length=self.request.output_length,
-                block_ids=self.request.block_ids,
-                block_size=self.request.block_size,
-                seed=seed,
-            )
+            self.tokens = request_tokens(self.request, seed=seed)
         return self.tokens
 
     def reset(self) -> None:

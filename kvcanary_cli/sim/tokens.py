@@ -1,6 +1,6 @@
 """Token ids of simulated requests, as functions of what they stand for.
 
-A prompt token depends on its block and its offset in that block, so equal blocks give equal tokens and a
+A prompt token that the trace doesn't give depends on its block and its offset in that block, so equal blocks give equal tokens and a
 prefix cache can find them. Every other token depends on the request and the position. With seed 0 the
 latter equals what trace v1 assumes for a request whose tokens nobody recorded.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from kvcanary_cli.trace.requests import Request
 from kvcanary_cli.trace.tokens import MASK, VOCABULARY, fnv1a64, made_up_tokens, mix, mix_all
 
 # sets draft tokens apart from output tokens of the same request and position
@@ -28,25 +29,20 @@ def own_tokens(rid: str, first: int, last: int, *, seed: int) -> np.ndarray:
     return made_up_tokens(fnv1a64(rid) ^ mix(seed), np.arange(first, last, dtype=np.uint64))
 
 
-def request_tokens(
-    rid: str,
-    *,
-    input_length: int,
-    output_length: int,
-    block_ids: tuple[int, ...],
-    block_size: int,
-    seed: int,
-) -> np.ndarray:
+def request_tokens(request: Request, *, seed: int) -> np.ndarray:
     """All tokens of a request, prompt and output, [input_length + output_length] int64.
 
-    Prompt positions that no block covers (a trace that names whole blocks only, or none) are the
-    request's own.
+    The prompt's own token ids count where the trace has them, then its blocks. Prompt positions that neither
+    covers (a trace that names whole blocks only, or none) are the request's own.
     """
-    covered = min(len(block_ids) * block_size, input_length)
-    own = own_tokens(rid, covered, input_length + output_length, seed=seed)
-    if covered == 0:
-        return own
-    return np.concatenate((block_tokens(block_ids, block_size, seed=seed)[:covered], own))
+    length = request.input_length + request.output_length
+    if request.prompt_tokens is not None:
+        start = np.array(request.prompt_tokens[: request.input_length], dtype=np.int64)
+    else:
+        covered = min(len(request.block_ids) * request.block_size, request.input_length)
+        start = block_tokens(request.block_ids, request.block_size, seed=seed)[:covered]
+    own = own_tokens(request.rid, len(start), length, seed=seed)
+    return np.concatenate((start, own)) if len(start) else own
 
 
 def draft_token(rid: str, position: int, *, true_token: int, seed: int) -> int:

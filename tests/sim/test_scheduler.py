@@ -69,9 +69,7 @@ def test_truth_is_told_once_in_pieces():
     )
     told = only(stream, ev.Truth)
     assert [event.at for event in told] == [0, TRUTH_TOKENS]
-    tokens = request_tokens(
-        "a", input_length=TRUTH_TOKENS, output_length=3, block_ids=(), block_size=8, seed=0
-    )
+    tokens = request_tokens(request("a", prompt=TRUTH_TOKENS, output=3), seed=0)
     assert told[0].tokens + told[1].tokens == tokens.tolist()
 
 

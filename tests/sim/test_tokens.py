@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 
 from kvcanary_cli.sim.tokens import (
@@ -8,17 +10,18 @@ from kvcanary_cli.sim.tokens import (
     request_tokens,
 )
 from kvcanary_cli.trace.tokens import VOCABULARY, fnv1a64, mix, mix_all
+from tests.sim.made import request
 
 
 def tokens_of(rid="a", *, prompt=20, output=4, blocks=(), block_size=8, seed=0):
     return request_tokens(
-        rid,
-        input_length=prompt,
-        output_length=output,
-        block_ids=tuple(blocks),
-        block_size=block_size,
-        seed=seed,
+        request(rid, prompt=prompt, output=output, blocks=blocks, block_size=block_size), seed=seed
     ).tolist()
+
+
+def test_recorded_prompt_is_used_as_it_is():
+    recorded = replace(request("a", prompt=3, output=2, blocks=[5]), prompt_tokens=(7, 8, 9))
+    assert request_tokens(recorded, seed=0).tolist() == [7, 8, 9, *own_tokens("a", 3, 5, seed=0).tolist()]
 
 
 def test_hashes_give_published_values():
