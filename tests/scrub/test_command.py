@@ -116,6 +116,12 @@ def test_slots_that_may_change(capsys, two):
     assert scrub(capsys, two[0], "--against", two[0]).out.count("  no slot changed\n") == 1
 
 
+def test_a_range_ends_where_the_slots_that_may_change_do(capsys, two):
+    report = report_of(capsys, 1, two[1], "--against", two[0], "--written", "8")
+    rows = [(row["slots"], row["allowed"]) for row in report["changed"]["ranges"]]
+    assert rows == [([9, 9], False), ([10, 11], False), ([12, 12], False), ([8, 8], True)]
+
+
 def test_only_some_slots(capsys, two):
     done = scrub(capsys, two[1], "--against", two[0], "--only-slots", "0-7,13-39")
     assert done.code == 0

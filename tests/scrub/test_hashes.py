@@ -51,7 +51,7 @@ def test_names_are_ordered_as_people_count():
 @pytest.mark.parametrize("rows", [40, 7, 1])
 def test_hashes_are_the_references_however_the_file_is_cut(tmp_path, monkeypatch, width, rows):
     tensors = arrays(layers=2, width=width)
-    tensors["k.0"] = np.random.default_rng(1).integers(0, 99, (40, 1, 23), dtype=np.uint16)  # another stride
+    tensors["v.0"] = np.random.default_rng(1).integers(0, 99, (40, 1, 23), dtype=np.uint16)  # another stride
     path = dump(tmp_path / "a", tensors)
     pool = open_pool(path, Selection())
     plan = plan_chunks(pool, rows * pool.slot_bytes)
@@ -222,5 +222,5 @@ def test_a_gpu_without_room_is_told(tmp_path, monkeypatch):
     import torch
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (1000, 1 << 40))
-    with pytest.raises(MissingError, match=r"takes 0.\d MiB of memory on cuda:0, 0.0 MiB are free"):
+    with pytest.raises(MissingError, match=r"takes \d\.\d MiB of memory on cuda:0, 0\.0 MiB are free"):
         scrub(ScrubRequest(path=dump(tmp_path / "a", arrays(3000)), device=pick_device("cuda")))
