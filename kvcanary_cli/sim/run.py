@@ -10,8 +10,8 @@ from kvcanary_cli.errors import InputError
 from kvcanary_cli.sim.config import SimConfig
 from kvcanary_cli.sim.scheduler import simulate
 from kvcanary_cli.trace.events import Event, Header
-from kvcanary_cli.trace.formats import MOONCAKE
-from kvcanary_cli.trace.mooncake import MooncakeTrace
+from kvcanary_cli.trace.formats import TRACE_V1, open_requests
+from kvcanary_cli.trace.request_trace import ReadOptions, RequestTrace
 
 REPORTED_SETTINGS = (
     "scheduler",
@@ -52,6 +52,7 @@ def simulate_file(
     config: SimConfig | None = None,
     limit_requests: int | None = None,
     skip_bad_lines: bool = False,
+    block_size: int | None = None,
     seed: int = 0,
 ) -> Model:
     """Serve the requests of a file with the scheduler model.
@@ -61,13 +62,16 @@ def simulate_file(
         config: the modelled server, by default `SimConfig()` with rows as wide as the largest request
             needs and the launch capacities that follow; `seed` goes into it.
         limit_requests: how many requests of the file to take.
+        block_size: tokens that a block id names, where the file does not say.
 
     Raises: InputError for rows that can't be used, and while events are read for a request that is too
         large for the pool.
     """
-    if kind != MOONCAKE:
+    if kind == TRACE_V1:
         raise InputError(f"the scheduler model needs a request trace, this is {kind}", where=path)
-    trace = MooncakeTrace(path, limit=limit_requests, skip_bad_lines=skip_bad_lines)
+    options = ReadOptions(block_size=block_size, limit=limit_requests, skip_bad_lines=skip_bad_lines)
+    trace = open_requests(path, format_name=kind, options=options)
+    trace.require_schedulable()
     if config is None:
         default = SimConfig()
         columns = -(-trace.longest // default.page_size) * default.page_size
@@ -76,12 +80,23 @@ def simulate_file(
     header, events = simulate(trace, config)
     settings = asdict(config)
     details = {
+        **file_details(trace),
+        "scheduler": {name: settings[name] for name in REPORTED_SETTINGS},
+    }
+    return Model(format=trace.format.title, header=header, events=events, details=details)
+
+
+def file_details(trace: RequestTrace) -> dict[str, Any]:
+    """Facts about a request trace, for a report."""
+    return {
         "requests": trace.records,
         "longest_tokens": trace.longest,
         "reordered": trace.reordered,
+        "simultaneous": trace.simultaneous,
         "moved_ids": trace.moved_ids,
+        "block_size": trace.block_size if trace.block_ids else None,
+        "block_size_from": trace.block_size_from if trace.block_ids else None,
+        "notes": [asdict(note) for note in trace.notes],
         "unknown_keys": dict(trace.unknown_keys),
         "bad_lines": trace.bad_lines,
-        "scheduler": {name: settings[name] for name in REPORTED_SETTINGS},
     }
-    return Model(format="Mooncake request trace", header=header, events=events, details=details)

@@ -6,6 +6,7 @@ limits, put in order of arrival, made relative to the earliest, and counted.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,10 +14,10 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from kvcanary_cli.errors import InputError
+from kvcanary_cli.trace.block_sizes import BlockSizes
 from kvcanary_cli.trace.files import ByteReader, LineError, open_bytes
-from kvcanary_cli.trace.requests import Request
+from kvcanary_cli.trace.requests import MAX_TOKENS, Request
 
-MAX_TOKENS = (1 << 31) - 1  # more would not fit into a page table of int32
 SECOND_NS = 10**9
 YEAR_NS = 366 * 24 * 3600 * SECOND_NS
 
@@ -60,9 +61,14 @@ class Note:
 
 
 class Notes:
-    """Collects notes while a file is read."""
+    """Collects notes while a file is read.
+
+    Attributes:
+        lacking: what a scheduler needs and this file has not, though others of its format may.
+    """
 
     def __init__(self) -> None:
+        self.lacking: list[str] = []
         self._counts: Counter[str] = Counter()
         self._lines: dict[str, int | None] = {}
 
@@ -70,6 +76,11 @@ class Notes:
         """One more row of which `text` is true."""
         self._counts[text] += 1
         self._lines.setdefault(text, line)
+
+    def lack(self, what: str) -> None:
+        """The file has no `what`, such as "arrival times"."""
+        if what not in self.lacking:
+            self.lacking.append(what)
 
     def all(self) -> list[Note]:
         """In the order in which they turned up."""
@@ -84,11 +95,13 @@ class ReadOptions:
         block_size: tokens that a block id names; None: as the format or the file says.
         limit: rows that are read.
         skip_bad_lines: go on after rows that can't be used, and count them.
+        tables: folder with the side tables of a trace that has some; None: beside the file.
     """
 
     block_size: int | None = None
     limit: int | None = None
     skip_bad_lines: bool = False
+    tables: str | None = None
 
 
 class Reader(Protocol):
@@ -126,12 +139,20 @@ class Format(Protocol):
 
     name: str
     title: str
+    has_lengths: bool
+    has_times: bool
 
     def reader(self, path: str, options: ReadOptions) -> Reader: ...
 
 
 class BlockCountError(LineError):
-    """A row's number of ids does not go with its prompt length and the block size."""
+    """A row's number of ids does not go with its prompt length and the block size.
+
+    Attributes:
+        counts: tokens and ids of that row.
+    """
+
+    counts: tuple[int, int] | None = None
 
 
 class RequestTrace:
@@ -147,10 +168,13 @@ class RequestTrace:
         longest: tokens, prompt and output, of the largest request.
         reordered: rows with an earlier time than the row before; such a file is sorted, equal times in
             the order of the file.
+        simultaneous: rows with the time of the row before.
         moved_ids: block ids that were seen at two positions or behind two predecessors, so they name
             content, not prefixes.
         span_s: from the first arrival to the last.
         block_size: tokens that a block id names.
+        block_ids: whether any row has ids.
+        lacks: what a scheduler needs and the file has not.
         unknown_keys, notes: as the reader has them.
         bad_lines: lines that were skipped.
     """
@@ -159,6 +183,8 @@ class RequestTrace:
         self.path = "<stdin>" if path == "-" else path
         self.format = format
         self.records = self.longest = self.reordered = self.moved_ids = 0
+        self.simultaneous = 0
+        self.block_ids = False
         self.bad_lines: list[int] = []
         self._file = path
         self._options = options or ReadOptions()
@@ -166,6 +192,7 @@ class RequestTrace:
         self._last_ns = 0
         reader = format.reader(path, self._options)
         self._held = self._scan(reader)
+        self.lacks = [*_lacks(format), *reader.notes.lacking]
         self.block_size = reader.block_size
         self.unknown_keys = reader.unknown_keys
         self.notes = reader.notes.all()
@@ -173,6 +200,23 @@ class RequestTrace:
     @property
     def span_s(self) -> float:
         return (self._last_ns - self._first_ns) / SECOND_NS
+
+    @property
+    def block_size_from(self) -> str:
+        """Who says what the block size is: the user, or the format or file."""
+        return "--block-size" if self._options.block_size is not None else self.format.title
+
+    def require_schedulable(self) -> None:
+        """Refuse a file without what a scheduler needs; `inspect` has a use for it all the same.
+
+        Raises: InputError that names what is missing.
+        """
+        if self.lacks:
+            raise InputError(
+                f"{self.format.title}: the file has no {' and no '.join(self.lacks)}, so it can't be scheduled",
+                where=self.path,
+                hint=f"`kvcanary inspect {shlex.quote(self.path)}` shows what it has",
+            )
 
     def __iter__(self) -> Iterator[Request]:
         if self._held is not None:
@@ -203,25 +247,39 @@ class RequestTrace:
         places: dict[int, tuple[int, tuple[int, int]]] = {}
         moved: set[int] = set()
         before: Row | None = None
+        sizes = BlockSizes()
+        is_sorted = True
         for row in self._read(reader, self.bad_lines):
             if before is None:
                 self._first_ns = self._last_ns = row.time_ns
             else:
-                self.reordered += row.time_ns < before.time_ns
+                is_sorted &= row.time_ns >= before.time_ns
+                # a later turn may have no time of its own, and is then as early as the turn before it
+                self.reordered += row.time_ns < before.time_ns and row.after is None
+                self.simultaneous += row.time_ns == before.time_ns
             self._first_ns = min(self._first_ns, row.time_ns)
             self._last_ns = max(self._last_ns, row.time_ns)
             self._check_year(row)
             before = row
             self.records += 1
             self.longest = max(self.longest, row.input_length + row.output_length)
-            for place in enumerate(pairwise((-1, *(row.block_ids or ())))):
-                block_id = place[1][1]
-                if places.setdefault(block_id, place) != place:
-                    moved.add(block_id)
+            if row.block_ids:
+                sizes.add(row.input_length, len(row.block_ids))
+                for place in enumerate(pairwise((-1, *row.block_ids))):
+                    block_id = place[1][1]
+                    if places.setdefault(block_id, place) != place:
+                        moved.add(block_id)
             if held is not None:
                 held.append(row)
         self.moved_ids = len(moved)
-        if self.reordered and held is None:
+        self.block_ids = bool(places)
+        if reader.counts_up is None and not sizes.fit(reader.block_size):
+            raise BlockCountError(
+                f"blocks of {reader.block_size:,} tokens explain the number of ids in each row, but not in all",
+                where=self.path,
+                hint=sizes.hint(),
+            )
+        if not is_sorted and held is None:
             held = list(self._read(self._format_reader(), []))
         if held is not None:
             held.sort(key=lambda row: row.time_ns)
@@ -269,31 +327,43 @@ def _checked(row: Row, reader: Reader) -> Row | LineError:
             return LineError(f"{value:,} {key} tokens are not possible, {least} to {MAX_TOKENS:,} are")
     if row.block_ids is None:
         return row
+    return block_count_error(row.input_length, len(row.block_ids), reader) or row
+
+
+def block_count_error(
+    tokens: int, count: int, reader: Reader, path: str | None = None
+) -> BlockCountError | None:
+    """What is wrong with `count` ids for a prompt of `tokens`; `path` is where they stand in their line."""
     size = reader.block_size
-    least, most = row.input_length // size, -(-row.input_length // size)
+    least, most = tokens // size, -(-tokens // size)
     if reader.counts_up is not None:
         least = most = most if reader.counts_up else least
-    if not least <= len(row.block_ids) <= most:
-        fit = f"{most:,}" if least == most else f"{least:,} or {most:,}"
-        return BlockCountError(
-            f"{len(row.block_ids):,} block ids for {row.input_length:,} tokens, blocks of {size:,} make {fit}"
-        )
-    return row
+    if least <= count <= most:
+        return None
+    fit = f"{most:,}" if least == most else f"{least:,} or {most:,}"
+    error = BlockCountError(
+        f"{count:,} block ids for {tokens:,} tokens, blocks of {size:,} make {fit}", path=path
+    )
+    error.counts = (tokens, count)
+    return error
 
 
 def block_size_hint(path: str, reader: Reader) -> str:
     """Which block sizes explain the number of ids in every row, partial blocks counted."""
-    least, most = 1, MAX_TOKENS
+    sizes = BlockSizes()
     with open_bytes(path)[1] as source:
         for row in reader.rows(source):
-            if isinstance(row, LineError) or not row.block_ids:
-                continue
-            count = len(row.block_ids)
-            least = max(least, -(-row.input_length // count))
-            if count > 1:
-                most = min(most, (row.input_length - 1) // (count - 1))
-    if least > most:
-        return "no block size explains the number of ids in every row"
-    if least == most:
-        return f"`--block-size {least}` fits every row"
-    return f"`--block-size N` fits every row with N from {least:,} to {most:,}"
+            if isinstance(row, BlockCountError):
+                tokens, count = row.counts or (0, 0)
+            else:
+                tokens, count = (
+                    (0, 0) if isinstance(row, LineError) else (row.input_length, len(row.block_ids or ()))
+                )
+            if count:
+                sizes.add(tokens, count)
+    return sizes.hint()
+
+
+def _lacks(format: Format) -> list[str]:
+    """What no file of a format has."""
+    return ["arrival times"] * (not format.has_times) + ["output lengths"] * (not format.has_lengths)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MAX_TOKENS = (1 << 31) - 1  # of one request: more would not fit into a page table of int32
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
