@@ -31,6 +31,9 @@ class StepFacts(NamedTuple):
         hit_tokens: prompt tokens found in the prefix cache so far.
         evicted_slots, retracted, finished: slots given up by the cache, requests put back to the queue, and
             requests that ended, so far.
+        request_slots: slots that requests hold, shared ones counted once.
+        prompted_tokens, sampled_tokens: prompt tokens of the requests that have sampled a token, each request
+            once, and tokens sampled, so far.
     """
 
     step: int
@@ -54,6 +57,9 @@ class StepFacts(NamedTuple):
     evicted_slots: int
     retracted: int
     finished: int
+    request_slots: int = 0
+    prompted_tokens: int = 0
+    sampled_tokens: int = 0
 
 
 OnStep = Callable[[StepFacts], None]
