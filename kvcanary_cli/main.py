@@ -21,6 +21,7 @@ from kvcanary_cli.report.text import name
 COMMANDS = {
     "check-capacities": "kvcanary_cli.commands.check_capacities:check_capacities",
     "replay": "kvcanary_cli.commands.replay:replay",
+    "inspect": "kvcanary_cli.commands.inspect:inspect",
     "explain": "kvcanary_cli.commands.explain:explain",
     "synth": "kvcanary_cli.commands.synth:synth",
     "plant": "kvcanary_cli.commands.plant:plant",

@@ -34,8 +34,14 @@ def trace(tmp_path_factory):
         (["doctor", "--help"], HEAVY | {"numpy", "rich"}),
         (CAPACITIES, HEAVY | {"numpy", "rich"}),
         (["synth", "--steps", "5", "--output", "/dev/null"], HEAVY),
+        (["inspect", "--help"], HEAVY | {"numpy", "rich"}),
+        (["inspect", "tests/trace/csv_samples/vidur.csv"], HEAVY | {"rich"}),
+        (["inspect", "docs/examples/mooncake-conversation.jsonl"], HEAVY | {"rich"}),
     ],
-    ids=["help", "version", "replay-help", "doctor-help", "check-capacities", "synth"],
+    ids=[
+        *("help", "version", "replay-help", "doctor-help", "check-capacities", "synth"),
+        *("inspect-help", "inspect-csv", "inspect-jsonl"),
+    ],
 )
 def test_a_command_loads_only_what_it_needs(argv, unwanted):
     loaded = imported_by(*argv)
@@ -47,6 +53,12 @@ def test_replay_on_a_cpu_loads_neither_torch_nor_triton(trace):
     loaded = imported_by("replay", str(trace), "--device", "cpu")
     assert "numba" in loaded
     assert loaded & {"torch", "triton"} == set()
+
+
+def test_inspect_of_a_trace_without_heavy_packages(trace):
+    done = spawn_without(HEAVY, "inspect", str(trace), "--format", "json")
+    assert (done.code, done.err) == (0, "")
+    assert json.loads(done.out)["trace"]["forwards"] == 20
 
 
 def test_check_capacities_without_heavy_packages():

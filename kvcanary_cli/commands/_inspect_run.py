@@ -1,0 +1,88 @@
+"""From the words of `kvcanary inspect` to its report."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from kvcanary_cli.errors import UsageError
+from kvcanary_cli.progress import Progress
+from kvcanary_cli.report.frame import Report
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InspectWords:
+    """The command line, not yet checked."""
+
+    file: str
+    input_format: str | None
+    block_size: int | None
+    limit_requests: int | None
+    skip_bad_lines: bool
+    output: str | None
+
+    def inputs(self) -> dict[str, Any]:
+        """What the report says was asked."""
+        return {key: value for key, value in asdict(self).items() if key != "output"}
+
+
+def run_inspect(words: InspectWords, progress: Progress) -> Report:
+    """Inspect as asked; returns the report.
+
+    Raises: InputError for a file that can't be read or a row that can't be used, UsageError for flags that do
+        not fit.
+    """
+    _refuse_overwriting(words)
+    # deferred: formats load NumPy where they need it
+    from kvcanary_cli.trace.formats import TRACE_V1, known_format, sniff
+
+    started = time.monotonic()
+    name = sniff(words.file) if words.input_format is None else known_format(words.input_format)
+    if name == TRACE_V1:
+        return _trace(words, progress, started)
+    return _requests(words, name, progress, started)
+
+
+def _trace(words: InspectWords, progress: Progress, started: float) -> Report:
+    from kvcanary_cli.report.inspect import build_trace
+    from kvcanary_cli.trace.inspect_trace import inspect_trace
+    from kvcanary_cli.trace.reader import open_trace
+
+    if words.block_size is not None:
+        raise UsageError("`--block-size` is for request traces, a trace v1 has its page size in its header")
+    with open_trace(words.file, skip_bad_lines=words.skip_bad_lines) as reader:
+        facts = inspect_trace(
+            reader,
+            limit_requests=words.limit_requests,
+            on_progress=lambda events, tokens: progress.update(events, None, tokens, 0),
+        )
+    return build_trace(facts, inputs=words.inputs(), seconds=time.monotonic() - started)
+
+
+def _requests(words: InspectWords, name: str, progress: Progress, started: float) -> Report:
+    from kvcanary_cli.report.inspect import build_requests
+    from kvcanary_cli.trace.formats import open_requests
+    from kvcanary_cli.trace.inspect_requests import inspect_requests
+    from kvcanary_cli.trace.request_trace import ReadOptions
+
+    options = ReadOptions(
+        block_size=words.block_size, limit=words.limit_requests, skip_bad_lines=words.skip_bad_lines
+    )
+    trace = open_requests(words.file, format_name=name, options=options)
+    facts = inspect_requests(
+        trace, on_progress=lambda requests, tokens: progress.update(requests, None, tokens, 0)
+    )
+    return build_requests(trace, facts, inputs=words.inputs(), seconds=time.monotonic() - started)
+
+
+def _refuse_overwriting(words: InspectWords) -> None:
+    if words.output in (None, "-") or words.file == "-":
+        return
+    output = Path(str(words.output))
+    if not output.is_char_device() and output.resolve() == Path(words.file).resolve():
+        raise UsageError(
+            f"`--output` would write over {words.output}, the file that is inspected",
+            hint="`--output` takes a file of its own",
+        )
