@@ -129,6 +129,11 @@ class Replay:
         """The forward that ran last; -1 before the first."""
         return self.totals.steps - 1
 
+    def steps_until_sweep(self) -> int | None:
+        """Forwards until the next sweep of `sweep_interval`; None without one."""
+        interval = self.sweep_interval
+        return interval - self.totals.steps % interval if interval else None
+
     def apply(self, line: int, event: ev.Event) -> None:
         """Act on one event; the ledger sees it first, with the table as it was."""
         self.totals.events += 1

@@ -57,7 +57,7 @@ def decode_forward(event: Forward, line: int, state: RunState, path: str) -> Dec
     tokens = (
         np.array(event.tokens, np.int64)
         if event.tokens is not None
-        else _default_tokens(state, rows, lens, prefix)
+        else default_lane_tokens(state, rows, lens, prefix)
     )
     expected = None
     if event.expect is not None:
@@ -138,7 +138,7 @@ def _columns(prefix: IntArray, lens: IntArray) -> IntArray:
     return np.arange(total) + np.repeat(prefix - (ends - lens), lens)
 
 
-def _default_tokens(state: RunState, rows: IntArray, lens: IntArray, prefix: IntArray) -> IntArray:
+def default_lane_tokens(state: RunState, rows: IntArray, lens: IntArray, prefix: IntArray) -> IntArray:
     """Ids of every lane: what its row is expected to hold, made up where nothing is known."""
     pool = state.expected.pool if state.expected.pool is not None else _NO_POOL
     tokens, unknown = gather_tokens(

@@ -17,6 +17,7 @@ from kvcanary_cli.replay.incidents import Incident
 from kvcanary_cli.replay.options import ReplayOptions
 from kvcanary_cli.replay.room import require_room
 from kvcanary_cli.replay.rules import Context
+from kvcanary_cli.replay.run_ahead import RunAhead
 from kvcanary_cli.replay.state import RunState, new_state
 from kvcanary_cli.replay.stories import Stories
 from kvcanary_cli.replay.violations import MOST_NEW, ViolationBatch
@@ -197,7 +198,8 @@ def _feed(
     """Apply events until they, a limit, a finding or the user ends the run."""
     line = 0
     totals = replay.totals
-    for line, event in events:
+    ahead = RunAhead(replay.runtime, replay.state, replay.steps_until_sweep)
+    for line, event in ahead.events(events) if replay.runtime.max_stretch else events:
         if should_stop():
             return "interrupted", {}, line
         if options.limit_requests is not None and isinstance(event, ev.Bind):

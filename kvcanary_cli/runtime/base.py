@@ -20,6 +20,7 @@ from kvcanary_cli.runtime.calls import ForwardCall, HostCopy, IntArray, SweepCal
 from kvcanary_cli.runtime.expected import ExpectedTokens
 from kvcanary_cli.runtime.layout import HEAD, SWA, SWEEP, TAIL, GroupLayout, Layout, launch_tag
 from kvcanary_cli.runtime.page_table import PageTable
+from kvcanary_cli.runtime.stretch import Stretch
 
 NUM_TAGS = len(LaunchTag)
 
@@ -60,7 +61,10 @@ class Runtime(ABC):
         swa_map: [num_slots] int64, full slot to window slot; 0 is evicted. Identity for a single group.
         expected: tokens that rows are known to hold.
         counters: launches and entries, planned and done.
+        max_stretch: most decode steps that `start_stretch` takes; 0: this runtime runs nothing ahead.
     """
+
+    max_stretch = 0
 
     def __init__(self, layout: Layout, table: PageTable, swa_map: IntArray, expected: ExpectedTokens) -> None:
         self.layout = layout
@@ -71,6 +75,18 @@ class Runtime(ABC):
         self.phase = Phase.IDLE
         self._call: ForwardCall | None = None
         self._conflicts: dict[str, bool] = {}
+
+    # ---- decode steps ahead of the host
+
+    def start_stretch(self, stretch: Stretch) -> None:
+        """Begin to run the forwards of a stretch; `end_stretch` comes before any other operation."""
+        raise PhaseError("this runtime runs nothing ahead")
+
+    def end_stretch(self) -> bool:
+        """Wait for the stretch. True: nothing was found, and `forward` has nothing left to do for its forwards.
+        False: it was undone, they still have to run.
+        """
+        raise PhaseError("no stretch is under way")
 
     # ---- one forward
 

@@ -31,11 +31,10 @@ from kvcanary_cli.kernels.write_all import launch_write_all
 from kvcanary_cli.runtime.base import NUM_TAGS, Counters, Phase
 from kvcanary_cli.runtime.bytes_cpu import has_conflict
 from kvcanary_cli.runtime.calls import ForwardCall, IntArray, SweepCall
-from kvcanary_cli.runtime.devices import DeviceChoice
 from kvcanary_cli.runtime.expected import ExpectedTokens
 from kvcanary_cli.runtime.lane_plan import ForwardSize, forward_size, plan_lanes
-from kvcanary_cli.runtime.layout import HEAD, SWA, TAIL, GroupLayout, Layout, launch_tag, require_memory
-from kvcanary_cli.runtime.layout_gpu import RING_ROWS, device_layout
+from kvcanary_cli.runtime.layout import HEAD, SWA, TAIL, GroupLayout, Layout, launch_tag
+from kvcanary_cli.runtime.layout_gpu import RING_ROWS
 from kvcanary_cli.runtime.memory_gpu import DeviceMemory
 from kvcanary_cli.runtime.mirrors import Mirrors
 from kvcanary_cli.runtime.page_table import PageTable
@@ -45,20 +44,6 @@ from kvcanary_cli.runtime.targets_gpu import group_targets
 
 # Prefixes are rounded up to this many tokens when launches are sized, so that steps share a graph.
 LENGTH_GRAIN = 512
-
-
-def open_gpu(
-    device: DeviceChoice, layout: Layout, table: PageTable, swa_map: IntArray, expected: ExpectedTokens
-) -> GpuRuntime:
-    """Memory of one run on a GPU.
-
-    Raises:
-        MissingError: the run does not fit the GPU's free memory.
-    """
-    torch.cuda.set_device(device.index)
-    free, _total = torch.cuda.mem_get_info(device.index)
-    require_memory(device_layout(layout), free, device.label)
-    return GpuRuntime(layout, table, swa_map, expected, torch_device=device.label)
 
 
 class GpuRuntime(DeviceMemory):

@@ -93,9 +93,14 @@ class Mirrors:
         spans = self._table_master.changed
         if not spans:
             return {}
-        starts = np.array([span.start for span in spans], np.int64)
-        stops = np.array([span.stop for span in spans], np.int64)
+        starts = np.concatenate([starts for starts, _ in spans])
+        stops = np.concatenate([stops for _, stops in spans])
         spans.clear()
+        written = stops > starts
+        if not written.all():
+            starts, stops = starts[written], stops[written]
+        if not starts.size:
+            return {}
         entries = self._table_master.entries
         cells = _cells(starts, stops, entries.size)
         return {"table_cells": cells, "table_values": entries[cells].astype(np.int64)}

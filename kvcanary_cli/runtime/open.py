@@ -32,7 +32,7 @@ def open_runtime(
         MissingError: the run does not fit, or a package is not there.
     """
     if device.kind == "cuda":
-        from kvcanary_cli.runtime.gpu import open_gpu  # deferred: torch takes seconds
+        from kvcanary_cli.runtime.ahead_gpu import open_gpu  # deferred: torch takes seconds
 
         return open_gpu(device, layout, table, swa_map, expected)
     import numba

@@ -8,7 +8,6 @@ which nothing is known.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -144,14 +143,6 @@ def find_cells(entries, lut, rows, starts, ends, width, wanted):
     return out
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Cells `[start, stop)` of the flat table that changed: what a device copy has to fetch."""
-
-    start: int
-    stop: int
-
-
 class CellListener(Protocol):
     """Whoever wants to know which cells of the table map another slot now."""
 
@@ -166,7 +157,8 @@ class PageTable:
         entries: [num_rows * width] int32; 0 means that nothing is mapped.
         row_rid: request of each row, None when it has none.
         rid_row: row of each request that has one.
-        changed: spans written since a device last fetched them; None when no device asks.
+        changed: spans of cells written since a device last fetched them, as pairs of arrays [n] with their starts
+            and stops; None when no device asks.
         changes: is told of every cell that maps another slot; None when nobody asks.
     """
 
@@ -180,7 +172,7 @@ class PageTable:
         self.rid_row: dict[str, int] = {}
         self.generation = 1
         self.known_since = 0
-        self.changed: list[Span] | None = [] if track_changes else None
+        self.changed: list[tuple[IntArray, IntArray]] | None = [] if track_changes else None
         self.changes: CellListener | None = None
 
     def bind(self, row: int, rid: str) -> None:
@@ -218,7 +210,7 @@ class PageTable:
         if self.changes is not None:
             self.changes.remapped(cells, old)
         if columns.size:
-            self._note(to_row * self.width + int(columns[0]), to_row * self.width + int(columns[-1]) + 1)
+            self._note(to_row * self.width + columns[:1], to_row * self.width + columns[-1:] + 1)
 
     def map(self, row: int, at: int, slots: IntArray) -> int:
         """Write the row from column `at` on; returns how many columns fell past the table's end."""
@@ -231,7 +223,7 @@ class PageTable:
             self.mapped_at[start:stop] = self.generation
             if self.changes is not None and old is not None:
                 self.changes.remapped(np.arange(start, stop), old)
-            self._note(start, stop)
+            self._note(np.array([start]), np.array([stop]))
         return int(slots.size - kept)
 
     def resolve(
@@ -255,9 +247,8 @@ class PageTable:
             self.changes.remapped(filled, old)
         if self.changed is not None and given is not None:
             starts = rows * self.width + prefix
-            for row, start, length in zip(rows.tolist(), starts.tolist(), lens.tolist(), strict=True):
-                if row and length > 0:
-                    self._note(start, min(start + length, self.entries.size))
+            stops = np.minimum(starts + lens, self.entries.size)
+            self._note(np.where(rows != 0, starts, stops), stops)
         return slots, state
 
     def lose_history(self) -> None:
@@ -274,9 +265,9 @@ class PageTable:
         """Whether flat cells were mapped since the last gap."""
         return self.mapped_at[cells] >= self.known_since
 
-    def _note(self, start: int, stop: int) -> None:
-        if self.changed is not None and stop > start:
-            self.changed.append(Span(start, stop))
+    def _note(self, starts: IntArray, stops: IntArray) -> None:
+        if self.changed is not None:
+            self.changed.append((starts, stops))
 
 
 _EMPTY = np.zeros(0, np.int64)

@@ -17,9 +17,11 @@ class StepGraphs:
 
     Args:
         device: on anything but CUDA (Triton's interpreter) every step is launched as it is.
+        capture_after: steps of one shape in a row before the shape is captured.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, capture_after: int = CAPTURE_AFTER) -> None:
+        self._capture_after = capture_after
         self._is_cuda = device.type == "cuda"
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self._shape: Hashable = None
@@ -38,7 +40,7 @@ class StepGraphs:
             return
         self._repeats = self._repeats + 1 if shape == self._shape else 0
         self._shape = shape
-        if not self._is_cuda or self._repeats < CAPTURE_AFTER:
+        if not self._is_cuda or self._repeats < self._capture_after:
             launch()
             return
         if len(self._graphs) == MAX_GRAPHS:

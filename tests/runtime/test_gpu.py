@@ -13,7 +13,7 @@ import torch
 from kvcanary_cli.errors import MissingError
 from kvcanary_cli.kernels.hashing_ref import chain, mix
 from kvcanary_cli.replay.state import RunState, new_state
-from kvcanary_cli.runtime import bytes_cpu, bytes_gpu, gpu, mirrors
+from kvcanary_cli.runtime import ahead_gpu, bytes_cpu, bytes_gpu, gpu, mirrors
 from kvcanary_cli.runtime.calls import ForwardCall
 from kvcanary_cli.runtime.devices import DeviceChoice
 from kvcanary_cli.runtime.gpu import GpuRuntime
@@ -310,7 +310,7 @@ def test_operations_refuse_slots_outside_of_the_memory(device):
 
 def test_memory_of_a_run_has_the_parts_that_only_a_device_needs():
     layout, _ = masters([FULL, ev.Group(kind="swa", window=4, slots=20)])
-    parts, own = gpu.device_layout(layout).memory_bytes(), layout.memory_bytes()
+    parts, own = ahead_gpu.device_layout(layout).memory_bytes(), layout.memory_bytes()
     assert {name: parts[name] for name in own if name != "ring"} == {n: own[n] for n in own if n != "ring"}
     assert parts["ring"] == 65_536 * 64
     assert parts["seeds"] == 64 * 32
@@ -322,7 +322,7 @@ def test_a_run_that_does_not_fit_is_refused_with_numbers(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**20, 2**40))
     choice = DeviceChoice(kind="cuda", index=3, name="a GPU", reason="")
     with pytest.raises(MissingError) as caught:
-        gpu.open_gpu(choice, layout, state.table, state.swa_map, state.expected)
+        ahead_gpu.open_gpu(choice, layout, state.table, state.swa_map, state.expected)
     assert str(caught.value) == (
         "this run needs 0.00 GiB of cuda:3, 0.00 GiB are free; the largest part is ring with 0.00 GiB"
     )
