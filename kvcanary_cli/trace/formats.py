@@ -13,7 +13,7 @@ from typing import Any
 
 from kvcanary_cli.errors import InputError, UsageError, nearest
 from kvcanary_cli.trace.csv_formats import CSV_FORMATS, csv_format
-from kvcanary_cli.trace.files import LineError, open_bytes
+from kvcanary_cli.trace.files import ByteReader, LineError, open_bytes
 from kvcanary_cli.trace.request_trace import Format, ReadOptions, RequestTrace
 
 TRACE_V1 = "trace-v1"
@@ -23,7 +23,36 @@ MOONCAKE_KEYS = ("timestamp", "input_length", "output_length", "hash_ids")
 MOONCAKE_ALIASES = ("created_time", "input_tokens", "output_tokens", "text_input", "messages", "payload")
 _JSON_FORMATS = {
     MOONCAKE: "mooncake:FORMAT",
+    "mooncake-delta": "mooncake_delta:FORMAT",
+    "bailian": "bailian:FORMAT",
+    "llmservingsim": "llmservingsim:FORMAT",
+    "ragpulse": "ragpulse:FORMAT",
+    "weka": "weka:FORMAT",
+    "servegen": "servegen:FORMAT",
+    "dynamo": "dynamo_trace:FORMAT",
+    "dynamo-agentic": "dynamo_agentic:FORMAT",
+    "applied-compute": "applied_compute:FORMAT",
+    "lmcache-lookup": "lmcache_log:FORMAT",
 }
+# one of these sets of keys in the first row tells the format; tried in this order
+_MARKS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("ev",), TRACE_V1),
+    (("requests", "block_size"), "weka"),
+    (("chat_id", "parent_chat_id"), "bailian"),
+    (("input_toks",), "llmservingsim"),
+    (("sub_requests",), "llmservingsim"),
+    (("num_turns", "input_prompt_length"), "applied-compute"),
+    (("seq_len", "chunk_hashes"), "lmcache-lookup"),
+)
+_SCHEMAS = ("dynamo.agentic_mooncake", "dynamo.request.trace")
+_TEXTS = ("conversations", "prompt", "messages", "text_input")
+_LENGTHS = ("input_length", "input_tokens", "output_length", "output_tokens", "timestamp", "ev")
+_ALL_KEYS = (
+    *dict.fromkeys(key for keys, _ in _MARKS for key in keys),
+    *MOONCAKE_KEYS,
+    *MOONCAKE_ALIASES,
+    "schema",
+)
 
 
 class _Formats(Mapping[str, Format]):
@@ -126,16 +155,29 @@ def _first_line(source: Iterator[bytes]) -> bytes:
     return next(line for line in source if not line.isspace())
 
 
-def _of_line(line: bytes, source: Any) -> str | None:
+def _of_line(line: bytes, source: ByteReader) -> str | None:
     """The format whose keys a line has; a damaged line counts too, as its reader can say what is wrong."""
-    if b"{" not in line:
+    if not line.lstrip().startswith(b"{"):
         return _of_header(line)
+    is_longer = line.strip() == b"{"
+    if is_longer:
+        line += source.read()
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
-        keys = ("ev", *MOONCAKE_KEYS)
-        row = {key: None for key in keys if b'"%s"' % key.encode() in line}
-    return _of_object(row) if isinstance(row, dict) else None
+        row = _visible_keys(line)
+    found = _of_object(row) if isinstance(row, dict) else None
+    # an object over several lines is a whole file
+    return found if not is_longer or found == "weka" else None
+
+
+def _visible_keys(line: bytes) -> dict[str, Any]:
+    """What can be seen of an object that is no JSON text."""
+    row: dict[str, Any] = dict.fromkeys(key for key in _ALL_KEYS if b'"%s"' % key.encode() in line)
+    if "schema" in row:
+        found = [schema for schema in _SCHEMAS if b'"%s' % schema.encode() in line]
+        row["schema"] = found[0] if found else None
+    return row
 
 
 def _of_header(line: bytes) -> str | None:
@@ -148,27 +190,31 @@ def _of_header(line: bytes) -> str | None:
 
 
 def _of_object(row: dict[str, Any]) -> str | None:
-    if "ev" in row:
-        return TRACE_V1
-    keys = (*MOONCAKE_KEYS, *MOONCAKE_ALIASES)
-    if sum(key in row for key in keys) < 2 or _is_other_trace(row):
+    """The format of the first row; LineError for what is known to be no request trace."""
+    for keys, name in _MARKS:
+        if all(key in row for key in keys):
+            return name
+    schema = row.get("schema")
+    if isinstance(schema, str) and schema.startswith("dynamo."):
+        return "dynamo-agentic" if schema.startswith(_SCHEMAS[0]) else "dynamo"
+    if row.get("event_type") == "request_payload":
+        return "dynamo"
+    if "session_id" in row and isinstance(row.get("hash_ids"), dict):
+        return "ragpulse"
+    if "request_id" in row and "type" in row and "timestamp" not in row and "input_length" in row:
+        return "servegen"
+    if row.get("type") == "master_rpc_trace":
+        raise LineError("is a log of Mooncake's store, whose operations are no requests")
+    if any(key in row for key in _TEXTS) and not any(key in row for key in _LENGTHS):
+        raise LineError("is a data set of texts: it has no arrival times and no lengths in tokens")
+    if sum(key in row for key in (*MOONCAKE_KEYS, *MOONCAKE_ALIASES)) < 2 or _is_other_trace(row):
         return None
     return MOONCAKE
 
 
 def _is_other_trace(row: dict[str, object]) -> bool:
-    """Whether a row with Mooncake's keys means something else by them.
-
-    Bailian and Dynamo rows have keys of their own, ServeGen rows an id and no time; RAGPulse writes times as
-    text and ids as an object; a time with a fraction is seconds.
-    """
+    """Whether a row with Mooncake's keys means something else by them: text and fractions are no whole ms."""
     time = row.get("timestamp")
     is_seconds = isinstance(time, float) and isfinite(time) and not time.is_integer()
-    return (
-        "chat_id" in row
-        or "schema" in row
-        or ("request_id" in row and "type" in row and "timestamp" not in row)
-        or isinstance(time, str)
-        or isinstance(row.get("hash_ids"), dict)
-        or is_seconds
-    )
+    is_foreign = any(key in row for key in ("chat_id", "schema", "event"))
+    return is_foreign or is_seconds or isinstance(time, str) or isinstance(row.get("hash_ids"), dict)

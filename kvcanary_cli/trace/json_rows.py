@@ -41,6 +41,14 @@ class JsonFormat:
         return self.make(path, options)
 
 
+class MissingKeyError(LineError):
+    """A key that must be there is not."""
+
+    def __init__(self, key: str, path: str) -> None:
+        self.key = key
+        super().__init__(f'key "{key}" is missing', path=path)
+
+
 class JsonLinesReader:
     """A `Reader` of one JSON object a line; a format says in `line_rows` what an object means.
 
@@ -77,7 +85,17 @@ class JsonLinesReader:
         """The requests of a line; LineError if it can't be used."""
         data = json_object(line)
         self.unknown_keys.update(key for key in data if key not in self.known)
-        return self.object_rows(data, number)
+        try:
+            return self.object_rows(data, number)
+        except MissingKeyError as error:
+            close = self.misspelt(error.key, data) if error.path == "$" else None
+            if close:
+                error.message += f', found "{close}"'
+            raise
+
+    def misspelt(self, key: str, data: dict[str, Any]) -> str | None:
+        """A key of the row that the format does not have and that looks like `key`."""
+        return nearest(key, [found for found in data if found not in self.known])
 
     def object_rows(self, data: dict[str, Any], number: int) -> Iterable[Row]:
         """The requests of a line's object; LineError if it can't be used."""
@@ -90,6 +108,17 @@ class JsonLinesReader:
         if error is not None:
             raise error
         return ids
+
+    def take_block_size(self, said: int, path: str, *, is_first: bool) -> None:
+        """Use the block size that a file states: its first row's, which `--block-size` and all others confirm.
+
+        Raises: LineError for another one.
+        """
+        if is_first and self.options.block_size is None:
+            self.block_size = said
+        if said != self.block_size:
+            other = "`--block-size` says" if self.options.block_size else "rows before have"
+            raise LineError(f"blocks of {said:,} tokens, {other} {self.block_size:,}", path=path)
 
     def output(self, data: dict[str, Any], key: str, number: int, at: str = "$") -> int:
         """Tokens of an output, 0 with a note."""
@@ -135,11 +164,9 @@ def json_object(line: bytes) -> dict[str, Any]:
 
 
 def needed(data: dict[str, Any], key: str, at: str = "$") -> Any:
-    """The value of a key that must be there; LineError that names a similar key where there is one."""
+    """The value of a key that must be there."""
     if key not in data:
-        close = nearest(key, data)
-        found = f', found "{close}"' if close else ""
-        raise LineError(f'key "{key}" is missing{found}', path=at)
+        raise MissingKeyError(key, at)
     return data[key]
 
 
@@ -200,4 +227,12 @@ def text(value: Any, path: str) -> str:
         return str(value)
     if not isinstance(value, str) or not value:
         raise LineError(f"a string that is not empty is expected, found {describe(value)}", path=path)
+    return value
+
+
+def inner(data: dict[str, Any], key: str, at: str = "$") -> dict[str, Any]:
+    """An object inside an object."""
+    value = needed(data, key, at)
+    if not isinstance(value, dict):
+        raise LineError(f"an object is expected, found {describe(value)}", path=f"{at}.{key}")
     return value

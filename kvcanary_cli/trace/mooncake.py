@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 
-from kvcanary_cli.errors import nearest
 from kvcanary_cli.trace.files import LineError
 from kvcanary_cli.trace.json_rows import (
     MS_NS,
@@ -101,7 +100,8 @@ class MooncakeReader(JsonLinesReader):
         time, delay = self._time(data, number, before), self._delay(data, session, number, before)
         tokens = length(data, _key(data, "input_length") or "input_length")
         output = self.output(data, _key(data, "output_length") or "output_length", number)
-        self._take_block_size(data)
+        if "block_size" in data:
+            self.take_block_size(length(data, "block_size"), "$.block_size", is_first=self._first is None)
         rid = f"req-{number}"
         if "request_id" in data:
             rid = text(data["request_id"], "$.request_id")
@@ -121,11 +121,7 @@ class MooncakeReader(JsonLinesReader):
         )
         if session is not None:
             self._turns[session] = row
-        return (self.finished(row, before),)
-
-    def finished(self, row: Row, before: Row | None) -> Row:
-        """The row as it leaves the reader; `before` is the turn before it in its session."""
-        return row
+        return (row,)
 
     def _time(self, data: dict[str, Any], number: int, before: Row | None) -> int:
         """Earliest time of a row: its own, and that of the turn before where it waits for that turn."""
@@ -133,7 +129,7 @@ class MooncakeReader(JsonLinesReader):
         key = _key(data, "timestamp")
         if key is None:
             is_timed = self._first is not None and self._first[1]
-            if before is None and (is_timed or nearest("timestamp", data)):
+            if before is None and (is_timed or self.misspelt("timestamp", data)):
                 needed(data, "timestamp")
             if not is_timed:
                 self.notes.lack("arrival times")
@@ -157,17 +153,6 @@ class MooncakeReader(JsonLinesReader):
             self.notes.add("the first turn of a session has a delay, which is not used", number)
             return None
         return delay
-
-    def _take_block_size(self, data: dict[str, Any]) -> None:
-        """Use the block size of a row: what the first row says holds for all."""
-        if "block_size" not in data:
-            return
-        said = length(data, "block_size")
-        if self._first is None and self.options.block_size is None:
-            self.block_size = said
-        if said != self.block_size:
-            other = "`--block-size` says" if self.options.block_size else "rows before have"
-            raise LineError(f"blocks of {said:,} tokens, {other} {self.block_size:,}", path="$.block_size")
 
     def _ids(self, data: dict[str, Any], tokens: int) -> tuple[int, ...] | None:
         if "hash_ids" not in data:

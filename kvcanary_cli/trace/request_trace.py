@@ -204,7 +204,7 @@ class RequestTrace:
     @property
     def block_size_from(self) -> str:
         """Who says what the block size is: the user, or the format or file."""
-        return "--block-size" if self._options.block_size is not None else self.format.title
+        return "--block-size" if self._options.block_size == self.block_size else self.format.title
 
     def require_schedulable(self) -> None:
         """Refuse a file without what a scheduler needs; `inspect` has a use for it all the same.
