@@ -106,7 +106,7 @@ def chain_after(
 ) -> WordArray:
     """Hash of the chains that end with these tokens, of either kind, [n] uint64."""
     if is_affine:
-        return prev_hash * np.uint64(FACTOR) + mix(mix(token ^ np.uint64(ANCHOR)) ^ position)
+        return prev_hash * np.uint64(FACTOR) + mix(mix(token) ^ position)
     return mix(mix(mix(prev_hash) ^ token) ^ position)
 
 
