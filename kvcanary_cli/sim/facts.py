@@ -32,8 +32,8 @@ class StepFacts(NamedTuple):
         evicted_slots, retracted, finished: slots given up by the cache, requests put back to the queue, and
             requests that ended, so far.
         request_slots: slots that requests hold, shared ones counted once.
-        prompted_tokens, sampled_tokens: prompt tokens of the requests that have sampled a token, each request
-            once, and tokens sampled, so far.
+        sampled_tokens: output tokens that the forward gives.
+        prompted_tokens: prompt tokens of the requests that get their first one from it.
     """
 
     step: int
@@ -58,8 +58,8 @@ class StepFacts(NamedTuple):
     retracted: int
     finished: int
     request_slots: int = 0
-    prompted_tokens: int = 0
     sampled_tokens: int = 0
+    prompted_tokens: int = 0
 
 
 OnStep = Callable[[StepFacts], None]

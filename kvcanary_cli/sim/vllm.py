@@ -49,7 +49,6 @@ class VllmScheduler:
         # rows are taken from the end of the list, so the highest one goes first
         self._rows = list(range(1, config.max_num_seqs + 1))
         self._steps = self._preempted = self._finished = self._hit_tokens = 0
-        self._sampled = self._prompted = 0
 
     def events(self) -> Iterator[Event]:
         """All events of the run, in order."""
@@ -173,9 +172,6 @@ class VllmScheduler:
             self._memory.publish(lane)
         if lane.written < lane.goal:
             return
-        self._sampled += 1
-        if not lane.generated:
-            self._prompted += lane.request.input_length
         lane.generated += 1
         lane.goal += 1
         if lane.generated >= lane.request.output_length:
@@ -210,6 +206,7 @@ class VllmScheduler:
         entries: int,
     ) -> StepFacts:
         memory, size = self._memory, self._config.page_size
+        sampling = [lane for lane in lanes if lane.written + lane.count == lane.goal]
         return StepFacts(
             step=self._steps,
             time_s=self._now_s,
@@ -233,8 +230,8 @@ class VllmScheduler:
             retracted=self._preempted,
             finished=self._finished,
             request_slots=memory.used * size,
-            prompted_tokens=self._prompted,
-            sampled_tokens=self._sampled,
+            sampled_tokens=len(sampling),
+            prompted_tokens=sum(lane.request.input_length for lane in sampling if not lane.generated),
         )
 
     def _served(self, request: Request) -> Served:

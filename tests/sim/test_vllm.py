@@ -139,7 +139,8 @@ def test_a_block_stays_cached_until_it_is_handed_out_again():
 def test_facts_add_up():
     requests = [request(f"r{n}", prompt=10 + n, output=5) for n in range(4)]
     seen = facts(requests, costs=CostModel(prefill_token_s=0.001, decode_step_s=0.01))
-    assert seen[-1].prompted_tokens == sum(r.input_length for r in requests)
+    assert sum(fact.prompted_tokens for fact in seen) == sum(r.input_length for r in requests)
+    assert sum(fact.sampled_tokens for fact in seen) == sum(r.output_length for r in requests)
     assert [fact.used_slots % 4 for fact in seen] == [0] * len(seen)
     assert all(fact.request_slots <= fact.used_slots for fact in seen)
     assert seen[1].time_s == pytest.approx(seen[0].seconds)
