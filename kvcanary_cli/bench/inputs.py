@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from kvcanary_cli.bench.cases import Case
 from kvcanary_cli.kernels.affine_ref import FACTOR
-from kvcanary_cli.kernels.consts import ANCHOR, STAMP_WORDS
+from kvcanary_cli.kernels.consts import STAMP_WORDS
 from kvcanary_cli.kernels.hashing_ref import HEAD
 
 IntArray = npt.NDArray[np.int64]
