@@ -104,6 +104,20 @@ def test_clean_steps_run_in_stretches(ahead):
     assert_same(found, replay_events(header(), events, CPU))
 
 
+def test_a_stretch_of_affine_chains(ahead):
+    events = [
+        *bound(),
+        *decode(range(STEPS)),
+        ev.Stamp(slot=9, field="prev_hash", xor=4),
+        *decode(range(STEPS, 40)),
+    ]
+    found, stretches = ahead(header(), events, is_affine=True)
+    assert stretches[0] == (16, True)
+    wanted = replay_events(header(), events, CPU, is_affine=True)
+    assert {violation.slot for violation in wanted.violations} == {9, 10}
+    assert_same(found, wanted)
+
+
 def test_truth_is_checked_in_a_stretch(ahead):
     truth = ev.Truth(rid="A", at=0, tokens=[7] * STEPS)
     events = [*bound(), truth, *decode(range(STEPS))]
