@@ -23,6 +23,7 @@ COMMANDS = {
     "replay": "kvcanary_cli.commands.replay:replay",
     "inspect": "kvcanary_cli.commands.inspect:inspect",
     "explain": "kvcanary_cli.commands.explain:explain",
+    "simulate": "kvcanary_cli.commands.simulate:simulate",
     "synth": "kvcanary_cli.commands.synth:synth",
     "plant": "kvcanary_cli.commands.plant:plant",
     "selftest": "kvcanary_cli.commands.selftest:selftest",
@@ -30,6 +31,17 @@ COMMANDS = {
     "bench": "kvcanary_cli.commands.bench:bench",
     "scrub": "kvcanary_cli.commands.scrub:scrub",
 }
+GROUPS = {
+    "trace": (
+        "Work on trace files.\n\nExample: kvcanary trace validate recorded.jsonl",
+        {
+            "validate": "kvcanary_cli.commands.trace_validate:validate",
+            "cut": "kvcanary_cli.commands.trace_cut:cut",
+            "minimise": "kvcanary_cli.commands.trace_minimise:minimise",
+        },
+    ),
+}
+"""Words that other commands stand behind: what `--help` says of each, and its commands."""
 ALIASES = {"synthesize": "synth"}
 
 EXIT_TEXT = {
@@ -93,8 +105,11 @@ def build_app(names: Iterable[str] | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(epilog=exit_table())(_root)
-    for command in COMMANDS if names is None else names:
-        _register(app, command, command)
+    for command in (*COMMANDS, *GROUPS) if names is None else names:
+        if command in GROUPS:
+            _register_group(app, command)
+        else:
+            _register(app, command, command)
     for alias, command in ALIASES.items():
         if names is None or command in names:
             _register(app, alias, command, hidden=True)
@@ -102,8 +117,22 @@ def build_app(names: Iterable[str] | None = None) -> typer.Typer:
 
 
 def _register(app: typer.Typer, word: str, command: str, *, hidden: bool = False) -> None:
-    module, function = COMMANDS[command].split(":")
-    app.command(word, epilog=exit_table(), hidden=hidden)(getattr(importlib.import_module(module), function))
+    app.command(word, epilog=exit_table(), hidden=hidden)(_load(COMMANDS[command]))
+
+
+def _register_group(app: typer.Typer, word: str) -> None:
+    about, commands = GROUPS[word]
+    group = typer.Typer(
+        no_args_is_help=True, add_completion=False, rich_markup_mode=None, epilog=exit_table()
+    )
+    for command, place in commands.items():
+        group.command(command, epilog=exit_table())(_load(place))
+    app.add_typer(group, name=word, help=about)
+
+
+def _load(place: str) -> Any:
+    module, function = place.split(":")
+    return getattr(importlib.import_module(module), function)
 
 
 def _asked_for(argv: Sequence[str]) -> list[str] | None:
@@ -113,7 +142,7 @@ def _asked_for(argv: Sequence[str]) -> list[str] | None:
     if not argv or argv[0].startswith("-"):
         return None
     command = ALIASES.get(argv[0], argv[0])
-    return [command] if command in COMMANDS else None
+    return [command] if command in COMMANDS or command in GROUPS else None
 
 
 def _asked_format(argv: Sequence[str]) -> output.Format | None:
@@ -173,6 +202,8 @@ def _usage_error(error: Any, argv: Sequence[str]) -> UsageError:
     message = re.sub(r"^Invalid value for ('[^']*'): ", r"\1: ", message)
     message = message[:1].lower() + message[1:]
     command = _asked_for(argv)
+    if command and command[0] in GROUPS and len(argv) > 1 and argv[1] in GROUPS[command[0]][1]:
+        command = [*command, argv[1]]
     return UsageError(message, hint=f"`{' '.join(['kvcanary', *(command or []), '--help'])}`")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 
 from kvcanary_cli.errors import InputError
@@ -29,13 +29,21 @@ class TraceReader:
         truncated: number of the last line if it was cut off and skipped.
     """
 
-    def __init__(self, path: str, source: ByteReader, *, skip_bad_lines: bool = False) -> None:
+    def __init__(
+        self,
+        path: str,
+        source: ByteReader,
+        *,
+        skip_bad_lines: bool = False,
+        on_bad: Callable[[LineError], None] | None = None,
+    ) -> None:
         self.path = path
         self.bad_lines: list[int] = []
         self.first_bad: InputError | None = None
         self.truncated: int | None = None
         self._source = source
         self._skips = skip_bad_lines
+        self._on_bad = on_bad
         self._decode = LineDecoder().decode
         self.header = self._read_header()
         self._check = EventChecks(self.header).check
@@ -105,14 +113,20 @@ class TraceReader:
             self.truncated = self._source.line
         if self.first_bad is None:
             self.first_bad = self._placed(error)
+        if self._on_bad is not None:
+            self._on_bad(self._placed(error))
 
     def _placed(self, error: LineError) -> LineError:
         error.where = f"{self.path}:{self._source.line}"
         return error
 
 
-def open_trace(path: str, *, skip_bad_lines: bool = False) -> TraceReader:
+def open_trace(
+    path: str, *, skip_bad_lines: bool = False, on_bad: Callable[[LineError], None] | None = None
+) -> TraceReader:
     """Open a trace and read its header; `path` "-" is standard input, gzip and zstd are unpacked.
+
+    `on_bad` gets the error of each line that is skipped.
 
     Raises:
         InputError: the file can't be opened, or its header can't be used.
@@ -120,7 +134,7 @@ def open_trace(path: str, *, skip_bad_lines: bool = False) -> TraceReader:
     """
     name, source = open_bytes(path)
     try:
-        return TraceReader(name, source, skip_bad_lines=skip_bad_lines)
+        return TraceReader(name, source, skip_bad_lines=skip_bad_lines, on_bad=on_bad)
     except BaseException:
         source.close()
         raise
