@@ -6,13 +6,21 @@ import os
 import stat
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from kvcanary_cli.errors import MissingError
+from kvcanary_cli.errors import MissingError, UsageError
 
 VARIABLES = (
     "KVCANARY_DEBUG",
     "KVCANARY_NO_PROGRESS",
+    "KVCANARY_RECORD",
+    "KVCANARY_RECORD_TOKENS",
+    "KVCANARY_RECORD_MAX_MB",
+    "KVCANARY_RECORD_QUEUE",
+    "KVCANARY_RECORD_READ_ROWS",
+    "KVCANARY_RECORD_REAL_KV",
     "NO_COLOR",
     "FORCE_COLOR",
     "TERM",
@@ -63,6 +71,60 @@ def cuda_visible_devices() -> str | None:
 def is_triton_interpreted() -> bool:
     """Whether Triton was told to run kernels in its interpreter."""
     return (_get("TRITON_INTERPRET") or "0").lower() in ("1", "true", "on", "yes", "y")
+
+
+DEFAULT_QUEUE = 8192
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordSettings:
+    """How a recorder inside a serving engine records.
+
+    Attributes:
+        folder: where the traces go.
+        tokens: whether token ids are written as they are or as salted hashes.
+        max_bytes: size from which on a file is continued in the next; 0: never.
+        queue: calls of the engine that may wait for the writer before forwards are dropped.
+        read_rows: forwards after which the rows of a batch are read back whole; 0: never.
+        real_kv: layer whose first bytes are hashed; None: no bytes are read.
+    """
+
+    folder: str
+    tokens: Literal["hash", "plain"] = "hash"
+    max_bytes: int = 0
+    queue: int = DEFAULT_QUEUE
+    read_rows: int = 0
+    real_kv: int | None = None
+
+
+def record_settings() -> RecordSettings | None:
+    """How to record, None if nothing is to be recorded.
+
+    Raises: UsageError for a value that means nothing.
+    """
+    folder = _get("KVCANARY_RECORD")
+    if not folder:
+        return None
+    tokens = _get("KVCANARY_RECORD_TOKENS") or "hash"
+    if tokens not in ("hash", "plain"):
+        raise UsageError(f"KVCANARY_RECORD_TOKENS is {tokens!r}, hash or plain is expected")
+    return RecordSettings(
+        folder=folder,
+        tokens="plain" if tokens == "plain" else "hash",
+        max_bytes=(_number("KVCANARY_RECORD_MAX_MB", least=1) or 0) * 1_000_000,
+        queue=_number("KVCANARY_RECORD_QUEUE", least=2) or DEFAULT_QUEUE,
+        read_rows=_number("KVCANARY_RECORD_READ_ROWS", least=0) or 0,
+        real_kv=_number("KVCANARY_RECORD_REAL_KV", least=0),
+    )
+
+
+def _number(variable: str, *, least: int) -> int | None:
+    text = _get(variable)
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) < least:
+        raise UsageError(f"{variable} is {text!r}, a whole number from {least} on is expected")
+    return int(text)
 
 
 def child_environment(*, interpret: bool, gpu_index: int | None = None) -> dict[str, str]:

@@ -1,0 +1,113 @@
+"""The thread that writes, and the bounded queue in front of it. Hooks put facts in; they never wait."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from kvcanary_cli.recorders.book import Book
+from kvcanary_cli.recorders.files import TraceFiles
+
+logger = logging.getLogger("kvcanary")
+
+Fact = tuple[Any, ...]  # a method of Book and its arguments
+IDLE_SECONDS = 0.5
+STOP_SECONDS = 30.0
+
+
+class Recorder:
+    """Takes facts from the engine's thread and has them written by its own.
+
+    Args:
+        open_book: opens the files; called in the writer's thread, once.
+        limit: facts that may wait. Beyond that everything is dropped until half of them are written, and a
+            gap says how many forwards were among it.
+
+    Attributes:
+        is_on: whether facts are still wanted; hooks look at it first.
+    """
+
+    def __init__(self, open_files: Callable[[], tuple[TraceFiles, Book]], *, limit: int) -> None:
+        self.is_on = True
+        self.files, self.book = open_files()
+        self._limit = limit
+        self._queue: queue.SimpleQueue[Fact | None] = queue.SimpleQueue()
+        self._num_lost: int | None = None  # forwards dropped since the queue was full; None: not dropping
+        self._failure: str | None = None
+        self._thread = threading.Thread(target=self._run, name="kvcanary-recorder", daemon=True)
+        self._thread.start()
+        atexit.register(self.stop)
+
+    def put(self, *fact: Any, num_forwards: int = 0) -> None:
+        """Queue a method of `book` with its arguments, or drop it."""
+        if not self.is_on:
+            return
+        if self._num_lost is None:
+            if self._queue.qsize() < self._limit:
+                self._queue.put(fact)
+                return
+            self._num_lost = 0
+        elif self._queue.qsize() <= self._limit // 2:
+            self._end_loss()
+            self._queue.put(fact)
+            return
+        self._num_lost += num_forwards
+
+    def fail(self, where: str, error: BaseException) -> None:
+        """Something of ours went wrong: say so in the trace, and record nothing more."""
+        if not self.is_on:
+            return
+        self.is_on = False
+        self._failure = f"the recorder stopped: {where}: {type(error).__name__}: {error}"
+        logger.warning("kvcanary: %s; the engine is not affected", self._failure, exc_info=error)
+        self._queue.put((self.book.lost, None, self._failure))
+        self._queue.put(None)
+
+    def stop(self) -> None:
+        """Write what waits, and wait until the disk has it."""
+        atexit.unregister(self.stop)
+        if self.is_on:
+            self.is_on = False
+            if self._num_lost is not None:
+                self._end_loss()
+            self._queue.put(None)
+        self._thread.join(STOP_SECONDS)
+
+    def _end_loss(self) -> None:
+        self._queue.put((self.book.lost, self._num_lost, "queue full"))
+        self._num_lost = None
+
+    def _run(self) -> None:
+        try:
+            self._write_all()
+        except BaseException as error:
+            # the engine must not notice: the trace ends here, and the log says why
+            self.is_on = False
+            logger.warning("kvcanary: the recorder stopped: %s", error, exc_info=True)
+            self._close_after(error)
+
+    def _write_all(self) -> None:
+        files = self.files
+        while True:
+            try:
+                fact = self._queue.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                files.flush()
+                continue
+            if fact is None:
+                files.close()
+                return
+            fact[0](*fact[1:])
+            if files.is_full():
+                files.next_part()
+
+    def _close_after(self, error: BaseException) -> None:
+        try:
+            self.book.lost(None, f"the recorder stopped: writer: {type(error).__name__}: {error}")
+            self.files.close()
+        except Exception:
+            logger.warning("kvcanary: %s can't be finished", self.files.paths[-1], exc_info=True)
