@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -29,14 +30,24 @@ class SimConfig:
         page_size: slots a page.
         row_width: page-table columns; the longest request must fit into one row.
         max_running_requests: requests that have a row at the same time.
-        chunk_tokens: tokens that all prefills of one forward may have; a longer prompt continues in later
-            forwards. None: prompts are never cut.
-        max_prefill_tokens: once a forward has a prefill, a further prompt joins only while the uncached
-            tokens stay below this. Alone, a longer prompt is taken all the same, as in SGLang.
+        chunk_tokens: SGLang's chunked prefill size: a prompt that passes what is left of it is cut, and goes on in
+            later forwards. None: prompts are never cut.
+        max_prefill_tokens: once the prompts of a forward have used this up, no further one joins. It cuts nothing:
+            the last prompt that joins may go far beyond, as in SGLang.
+        prefill_max_requests: prompts in one forward; None: any number.
+        policy: order of the waiting requests: first come first served, longest output first, or longest cached
+            prefix first.
+        priorities: whether `Request.priority` counts before that order, smaller numbers first.
+        preempt_above: with `priorities`, a request may take the place of running ones whose priority number is
+            greater by more than this; None: never.
+        retraction: who gives its place up first when the pool is full: the request with the least output, or the
+            one with the greatest priority number.
         prefix_cache: whether finished and half-finished prompts are kept in a radix tree.
         mixed_chunk: whether running decodes ride in a prefill's forward, inside both of its budgets.
-        reserve_percent: part of a request's outstanding output for which room must be left when another
-            request is admitted. Less than 100 leads to retractions when everybody uses its full output.
+        conservativeness: how much of the outstanding output of running requests is held back when others are
+            admitted: 0.7 of it times this at first, then less with every decode step, and afresh after a retraction.
+        max_new_tokens: output that a client asks for at most, which is what a server plans with; a request that has
+            more output than this asked for what it got. None: every client knows how much it will get.
         window, window_slots: sliding window in tokens, and slots of the window pool; 0: no window layers.
         draft_tokens: tokens that a speculative verify writes for each request, the last sampled one
             included; 0: plain decode.
@@ -63,9 +74,15 @@ class SimConfig:
     max_running_requests: int = 64
     chunk_tokens: int | None = 8192
     max_prefill_tokens: int = 16_384
+    prefill_max_requests: int | None = None
+    policy: Literal["fcfs", "lof", "lpm"] = "fcfs"
+    priorities: bool = False
+    retraction: Literal["length", "priority"] = "length"
+    preempt_above: int | None = 10
     prefix_cache: bool = True
     mixed_chunk: bool = False
-    reserve_percent: int = 50
+    conservativeness: float = 1.0
+    max_new_tokens: int | None = None
     window: int = 0
     window_slots: int = 0
     draft_tokens: int = 0
@@ -95,6 +112,8 @@ class SimConfig:
             self._check_pool("window pool", self.window_slots)
         elif self.window_slots or any(source.group == "swa" for source in self.sources):
             raise UsageError("a window pool or a byte source for it needs a window of at least 1 token")
+        if self.priorities and self.policy == "lpm":
+            raise UsageError("priorities and the policy `lpm` can't be combined, as in SGLang")
         if self.mixed_chunk and self.draft_tokens:
             raise UsageError("mixed chunks and draft tokens can't be combined, as in SGLang")
         for source in self.sources:
@@ -154,20 +173,22 @@ class SimConfig:
             "window_slots": 0,
             "draft_tokens": 0,
             "sweep_interval": 0,
-            "reserve_percent": 0,
             "accept_percent": 0,
             "seed": 0,
         }
         for name, least in at_least.items():
             _check_range(name, getattr(self, name), least)
-        for name in ("chunk_tokens", "max_steps"):
+        for name in ("chunk_tokens", "prefill_max_requests", "max_new_tokens", "max_steps"):
             if getattr(self, name) is not None:
                 _check_range(name, getattr(self, name), 1)
         for lanes in self.graph_lanes:
             _check_range("graph_lanes", lanes, 1)
-        for name in ("reserve_percent", "accept_percent"):
-            if getattr(self, name) > 100:
-                raise UsageError(f"`{name}` is {getattr(self, name)}, at most 100 is possible")
+        if self.preempt_above is not None:
+            _check_range("preempt_above", self.preempt_above, 0)
+        if self.accept_percent > 100:
+            raise UsageError(f"`accept_percent` is {self.accept_percent}, at most 100 is possible")
+        if not 0 <= self.conservativeness < math.inf:
+            raise UsageError(f"`conservativeness` is {self.conservativeness}, a number from 0 on is needed")
 
     def _check_pool(self, what: str, slots: int) -> None:
         if slots % self.page_size:

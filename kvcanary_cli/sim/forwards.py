@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
 
 import numpy as np
 
-from kvcanary_cli.sim.admission import Part
 from kvcanary_cli.sim.config import SimConfig
+from kvcanary_cli.sim.facts import Mode
 from kvcanary_cli.sim.lanes import Lane
 from kvcanary_cli.sim.pages import SlotMath
 from kvcanary_cli.sim.tokens import draft_token
 from kvcanary_cli.trace.events import Forward
 
-Mode = Literal["extend", "decode", "mixed", "verify"]
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`count` further prompt tokens of a lane in one forward."""
+
+    lane: Lane
+    count: int
+
+
+def padded(graph_lanes: Sequence[int], lanes: int) -> int:
+    """Lanes of the smallest captured graph that holds so many, given in rising order; without one the same number."""
+    at = bisect_left(graph_lanes, lanes)
+    return graph_lanes[at] if at < len(graph_lanes) else lanes
 
 
 class Forwards:
@@ -44,9 +56,7 @@ class Forwards:
     def decode(self, lanes: Sequence[Lane], *, at_s: float) -> Forward:
         """One token of each lane, padded to the next captured graph."""
         forward = self._base("decode", lanes, at_s)
-        at = bisect_left(self._graph_lanes, len(lanes))
-        if at < len(self._graph_lanes) and self._graph_lanes[at] > len(lanes):
-            forward.width = self._graph_lanes[at]
+        self._pad(forward)
         if not self._config.map_pages:
             forward.slots = self._next_slots(lanes)
         if self._config.expect_tokens:
@@ -54,9 +64,10 @@ class Forwards:
         return forward
 
     def verify(self, lanes: Sequence[Lane], kept: Sequence[int], *, at_s: float) -> Forward:
-        """The last sampled token and the drafts of each lane, of which the first `kept` stay."""
+        """The last sampled token and the drafts of each lane, of which the first `kept` stay; padded as a decode."""
         count = self._config.draft_tokens
         forward = self._base("verify", lanes, at_s)
+        self._pad(forward)
         forward.lens = [count] * len(lanes)
         drafts = (self._drafts(lane, keep) for lane, keep in zip(lanes, kept, strict=True))
         forward.tokens = list(chain.from_iterable(drafts))
@@ -70,6 +81,11 @@ class Forwards:
     def _base(self, mode: Mode, lanes: Sequence[Lane], at_s: float) -> Forward:
         rows = [lane.row for lane in lanes]
         return Forward(mode=mode, rows=rows, prefix=[lane.length for lane in lanes], t=at_s)
+
+    def _pad(self, forward: Forward) -> None:
+        width = padded(self._graph_lanes, len(forward.rows))
+        if width > len(forward.rows):
+            forward.width = width
 
     def _columns(self, lane: Lane, count: int) -> np.ndarray:
         return self._slots.of_columns(lane.pages, lane.length, lane.length + count)

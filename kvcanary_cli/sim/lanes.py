@@ -17,6 +17,8 @@ class Lane:
 
     Attributes:
         reach: most columns it ever uses, as the function of that name says.
+        asked: output tokens that its client asked for; a server plans with them, not knowing the real number.
+        queued: number of its entry into the waiting queue, which says who came first.
         tokens: [input_length + output_length] int64, or nothing before the first `start`.
         row: page-table row, 0 while waiting.
         pages: page of each `page_size` columns that the row has.
@@ -31,6 +33,8 @@ class Lane:
 
     request: Request
     reach: int
+    asked: int
+    queued: int = 0
     tokens: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     row: int = 0
     pages: list[int] = field(default_factory=list)
@@ -51,6 +55,11 @@ class Lane:
     def is_finished(self) -> bool:
         """Whether every output token was sampled."""
         return self.generated >= self.request.output_length
+
+    @property
+    def outstanding(self) -> int:
+        """Output tokens that may still come, for all the server knows."""
+        return max(0, self.asked - self.generated)
 
     def start(self, *, seed: int) -> np.ndarray:
         """Set what has to be prefilled, and make the tokens; called before a match in the cache."""

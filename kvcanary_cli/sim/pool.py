@@ -1,4 +1,4 @@
-"""KV memory of the model: who gets which pages, and the trace events that say so.
+"""KV memory of the model: who gets which pages.
 
 Every change of ownership goes through here, in the order in which an engine does it: a row is pointed to
 the cache's slots before the duplicates are released, and slots are released before a row is given up.
@@ -14,19 +14,25 @@ import numpy as np
 from kvcanary_cli.errors import PhaseError
 from kvcanary_cli.sim.config import SimConfig
 from kvcanary_cli.sim.lanes import Lane
-from kvcanary_cli.sim.pages import PageList, SlotMath
+from kvcanary_cli.sim.pages import PageList
 from kvcanary_cli.sim.prefix import PrefixTree
-from kvcanary_cli.trace.events import Alloc, Event, Evict, Free, Map, Publish, Share, SwaMap
+from kvcanary_cli.sim.record import Recorder
 
 
 class KvPool:
-    """Page lists, prefix tree and window map of one run; events are appended to `out`."""
+    """Page lists, prefix tree and window map of one run; `record` is told of every change.
 
-    def __init__(self, config: SimConfig, out: list[Event]) -> None:
+    Attributes:
+        hit_tokens: prompt tokens of admitted requests that were found in the cache.
+        evicted_slots: slots that the cache has given up.
+    """
+
+    def __init__(self, config: SimConfig, record: Recorder) -> None:
         self.page_size = config.page_size
-        self.slots = SlotMath(config.page_size)
+        self.hit_tokens = 0
+        self.evicted_slots = 0
         self._config = config
-        self._out = out
+        self._record = record
         self._free = PageList(slots=config.pool_slots, page_size=config.page_size)
         self._tree = PrefixTree(config.page_size) if config.prefix_cache else None
         self._window_free: PageList | None = None
@@ -49,9 +55,36 @@ class KvPool:
             free = min(free, len(self._window_free))
         return free + (self._tree.evictable if self._tree else 0)
 
+    @property
+    def used_slots(self) -> int:
+        """Slots that are not free."""
+        return (self._free.num_pages - len(self._free)) * self.page_size
+
+    @property
+    def cached_slots(self) -> int:
+        """Slots that the prefix cache holds."""
+        return self._tree.cached * self.page_size if self._tree else 0
+
+    @property
+    def request_slots(self) -> int:
+        """Slots that requests hold, shared ones counted once."""
+        return self.used_slots - (self._tree.evictable * self.page_size if self._tree else 0)
+
+    @property
+    def used_window_slots(self) -> int:
+        """Window slots that are not free."""
+        window = self._window_free
+        return (window.num_pages - len(window)) * self.page_size if window else 0
+
     def pages_for(self, tokens: int) -> int:
         """Pages that hold so many tokens."""
         return -(-tokens // self.page_size)
+
+    def cached_tokens(self, lane: Lane) -> int:
+        """How many tokens of a waiting lane would be found now."""
+        if self._tree is None:
+            return 0
+        return len(self._tree.match(lane.tokens, (lane.goal - 1) // self.page_size)[0]) * self.page_size
 
     def find_prefix(self, lane: Lane, tokens: np.ndarray) -> None:
         """Lock the longest cached prefix for a lane without pages and note it there; no event yet.
@@ -72,21 +105,25 @@ class KvPool:
     def share_prefix(self, lane: Lane) -> None:
         """The admitted lane becomes a holder of the prefix that was found."""
         if lane.shared:
-            self._out.append(Share(rid=lane.rid, at=0, slots=self.slots.of_pages(lane.pages)))
+            self.hit_tokens += lane.length
+            self._record.share(lane, 0, lane.shared)
+
+    def make_free(self, count: int) -> None:
+        """Evict until so many pages are free, or nothing is left to evict."""
+        while self._is_short(count) and self._evict_leaf():
+            pass
 
     def take(self, lane: Lane, count: int) -> None:
         """Allocate `count` further pages to a lane; the caller has seen that there is room."""
-        self._evict_until(count)
+        self.make_free(count)
+        if self._is_short(count):
+            raise PhaseError(f"{count} pages were taken from a pool with room for {self.room}")
         pages = self._free.take(count)
-        slots = self.slots.of_pages(pages)
-        self._out.append(Alloc(to=lane.rid, slots=slots))
+        window_pages = None
         if self._window_free is not None:
             window_pages = self._window_free.take(count)
             self._window_page[pages] = window_pages
-            self._out.append(SwaMap(full=slots, swa=self.slots.of_pages(window_pages)))
-        if self._config.map_pages:
-            at = len(lane.pages) * self.page_size
-            self._out.append(Map(row=lane.row, at=at, slots=slots[: self._config.row_width - at]))
+        self._record.alloc(lane, pages, window_pages)
         lane.pages += pages
 
     def publish(self, lane: Lane, tokens: np.ndarray, written: int) -> None:
@@ -101,7 +138,7 @@ class KvPool:
         if len(found) > lane.shared:
             self._adopt(lane, found)
         if count > len(found):
-            self._out.append(self._publish_event(lane, tokens, len(found), count))
+            self._record.publish(lane, len(found), count)
         self._tree.lock(node)
         self._unlock(lane)
         lane.node, lane.shared = node, count
@@ -111,10 +148,10 @@ class KvPool:
         """The lane gives up every page it holds; what the cache holds too stays there."""
         own = lane.pages[lane.shared :]
         if own:
-            self._out.append(Free(by=lane.rid, slots=self.slots.of_pages(own)))
+            self._record.free(lane, own)
             self._recycle(own)
         if lane.shared:
-            self._out.append(Free(by=lane.rid, slots=self.slots.of_pages(lane.pages[: lane.shared])))
+            self._record.free(lane, lane.pages[: lane.shared])
         self._unlock(lane)
 
     def slide_window(self, lane: Lane) -> None:
@@ -134,28 +171,22 @@ class KvPool:
         first, last = lane.shared, len(found)
         own = lane.pages[first:last]
         lane.pages[first:last] = found[first:]
-        slots = self.slots.of_pages(found[first:])
-        self._out.append(Share(rid=lane.rid, at=first * self.page_size, slots=slots))
-        self._out.append(Free(by=lane.rid, slots=self.slots.of_pages(own)))
+        self._record.share(lane, first, last)
+        self._record.free(lane, own)
         self._recycle(own)
 
-    def _publish_event(self, lane: Lane, tokens: np.ndarray, first: int, last: int) -> Publish:
-        at, end = first * self.page_size, last * self.page_size
-        return Publish(
-            rid=lane.rid,
-            at=at,
-            slots=self.slots.of_pages(lane.pages[first:last]),
-            tokens=tokens[at:end].tolist() if self._config.publish_tokens else None,
-            after=(lane.pages[first - 1] + 1) * self.page_size - 1 if first else None,
-        )
+    def _is_short(self, count: int) -> bool:
+        window = self._window_free
+        return len(self._free) < count or (window is not None and len(window) < count)
 
-    def _evict_until(self, count: int) -> None:
-        while len(self._free) < count or (self._window_free is not None and len(self._window_free) < count):
-            pages = self._tree.evict_leaf() if self._tree is not None else []
-            if not pages:
-                raise PhaseError(f"{count} pages were taken from a pool with room for {self.room}")
-            self._out.append(Evict(slots=self.slots.of_pages(pages)))
-            self._recycle(pages)
+    def _evict_leaf(self) -> bool:
+        pages = self._tree.evict_leaf() if self._tree is not None else []
+        if not pages:
+            return False
+        self._record.evict(pages)
+        self._recycle(pages)
+        self.evicted_slots += len(pages) * self.page_size
+        return True
 
     def _recycle(self, pages: Sequence[int]) -> None:
         """Nobody holds these pages any more."""
@@ -169,8 +200,7 @@ class KvPool:
         if mapped:
             window_pages = self._window_page[mapped].tolist()
             self._window_page[mapped] = 0
-            slots = self.slots.of_pages(mapped)
-            self._out.append(SwaMap(full=slots, swa=np.zeros_like(slots)))
+            self._record.unmap_window(mapped)
             self._window_free.give_back(window_pages)
 
     def _unlock(self, lane: Lane) -> None:

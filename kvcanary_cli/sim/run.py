@@ -23,7 +23,7 @@ REPORTED_SETTINGS = (
     "max_prefill_tokens",
     "prefix_cache",
     "mixed_chunk",
-    "reserve_percent",
+    "conservativeness",
     "costs",
     "seed",
 )

@@ -52,7 +52,7 @@ SCENARIOS = {
         chunk=512,
         settings={
             "max_running_requests": 16,
-            "reserve_percent": 20,
+            "conservativeness": 0.1,
             "graph_lanes": (1, 2, 4, 8, 16),
             "map_pages": True,
             "expect_tokens": True,
@@ -74,7 +74,7 @@ SCENARIOS = {
     "mixed": Scenario(
         about="chunks of long prompts and running decodes in the same forward",
         workload=Workload(inputs=(64, 768), outputs=(16, 64), gap_ms=(0, 300), prefixes=(64, 128)),
-        pool_tokens=4_096,
+        pool_tokens=6_144,
         chunk=128,
         settings={"max_running_requests": 16, "mixed_chunk": True, "expect_tokens": True},
     ),

@@ -1,8 +1,8 @@
 """Token ids of simulated requests, as functions of what they stand for.
 
-A prompt token that the trace doesn't give depends on its block and its offset in that block, so equal blocks give equal tokens and a
-prefix cache can find them. Every other token depends on the request and the position. With seed 0 the
-latter equals what trace v1 assumes for a request whose tokens nobody recorded.
+A prompt token that the trace doesn't give depends on its block and its offset in that block, so equal blocks give
+equal tokens and a prefix cache can find them. Every other token depends on the request and the position. With seed 0
+the latter equals what trace v1 assumes for a request whose tokens nobody recorded.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ BLOCK = 8
 LONGEST = 96  # tokens of prompt and output
 
 
-def request(rid="r", *, at=0.0, prompt=16, output=4, blocks=(), block_size=BLOCK):
+def request(rid="r", *, at=0.0, prompt=16, output=4, blocks=(), block_size=BLOCK, **more):
     return Request(
         rid=rid,
         arrival_s=at,
@@ -19,6 +19,7 @@ def request(rid="r", *, at=0.0, prompt=16, output=4, blocks=(), block_size=BLOCK
         output_length=output,
         block_ids=tuple(blocks),
         block_size=block_size,
+        **more,
     )
 
 
@@ -46,6 +47,7 @@ def draw_config(rng, seed):
         settings = {"window": rng.choice([1, 5, 20]), "window_slots": pages * page_size}
     elif feature == "drafts":
         settings = {"draft_tokens": rng.choice([1, 3, 5])}
+    policy = rng.choice(["fcfs", "lof", "lpm"])
     return SimConfig(
         pool_slots=pages * page_size,
         page_size=page_size,
@@ -55,7 +57,13 @@ def draw_config(rng, seed):
         max_prefill_tokens=rng.choice([10, 40, 1000]),
         prefix_cache=rng.randrange(5) > 0,
         mixed_chunk=feature != "drafts" and rng.randrange(2) == 0,
-        reserve_percent=rng.choice([0, 30, 100]),
+        conservativeness=rng.choice([0, 0.3, 1, 2]),
+        policy=policy,
+        priorities=policy != "lpm" and rng.randrange(2) == 0,
+        preempt_above=rng.choice([None, 0, 1]),
+        retraction=rng.choice(["length", "priority"]),
+        max_new_tokens=rng.choice([None, None, 20]),
+        prefill_max_requests=rng.choice([None, None, 2]),
         sweep_interval=rng.choice([0, 3]),
         map_pages=rng.randrange(3) == 0,
         publish_tokens=rng.randrange(3) == 0,

@@ -49,7 +49,7 @@ WINDOW = {"window": 8, "window_slots": 64}
         ({"page_size": True}, "`page_size` is 1, a number from 1 to 2,147,483,647 is needed"),
         ({"chunk_tokens": 0}, "`chunk_tokens` is 0, a number from 1 to 2,147,483,647 is needed"),
         ({"graph_lanes": (4, 0)}, "`graph_lanes` is 0, a number from 1 to 2,147,483,647 is needed"),
-        ({"reserve_percent": 101}, "`reserve_percent` is 101, at most 100 is possible"),
+        ({"conservativeness": -1.0}, "`conservativeness` is -1.0, a number from 0 on is needed"),
         ({"max_num_seqs": 0}, "`max_num_seqs` is 0, a number from 1 to 2,147,483,647 is needed"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",

@@ -7,7 +7,8 @@ import pytest
 from kvcanary_cli.errors import InputError
 from kvcanary_cli.sim.config import SimConfig
 from kvcanary_cli.sim.costs import CostModel
-from kvcanary_cli.sim.scheduler import TRUTH_TOKENS, simulate
+from kvcanary_cli.sim.record import TRUTH_TOKENS
+from kvcanary_cli.sim.scheduler import simulate
 from kvcanary_cli.sim.tokens import request_tokens
 from kvcanary_cli.trace import events as ev
 from kvcanary_cli.trace.writer import encode_event
@@ -82,10 +83,11 @@ def test_chunk_budget_cuts_prompts_at_pages():
 
 def test_prefill_budget_keeps_prompts_whole():
     three = [request(name, prompt=30, output=1) for name in "abc"]
-    stream = run(three, chunk_tokens=None, max_prefill_tokens=61)
+    # each is charged with 8 pages of 4
+    stream = run(three, chunk_tokens=None, max_prefill_tokens=65)
     assert [batch_lens(forward) for forward in forwards(stream)] == [[30, 30], [30]]
     # a prompt that would just fill the budget waits, as in SGLang
-    stream = run(three, chunk_tokens=None, max_prefill_tokens=60)
+    stream = run(three, chunk_tokens=None, max_prefill_tokens=64)
     assert [batch_lens(forward) for forward in forwards(stream)] == [[30], [30], [30]]
 
 
@@ -106,8 +108,8 @@ def test_mixed_chunks_take_decodes_along():
     stream = run(requests, mixed_chunk=True, chunk_tokens=16)
     mixed = [forward for forward in forwards(stream) if forward.mode == "mixed"]
     assert rids(stream)[3] == ["b", "a"]
-    # a's token counts against the chunk of 16, and b's part is cut to a page
-    assert [batch_lens(forward) for forward in mixed] == [[12, 1], [12, 1], [12, 1], [4, 1]]
+    # a's token counts against the chunk of 16; b's first part is cut to a page, a further one is not
+    assert [batch_lens(forward) for forward in mixed] == [[12, 1], [15, 1], [13, 1]]
     assert [forward.mode for forward in forwards(stream)][:3] == ["extend", "decode", "decode"]
 
 
@@ -189,46 +191,34 @@ def test_batches_are_padded_to_captured_graphs():
     assert [forward.width for forward in forwards(run(requests, graph_lanes=(2,)))] == [None] * 3
 
 
-def test_newest_decode_is_retracted_and_comes_back():
-    # 8 pages of 4: both prompts fit, both outputs don't
-    requests = [request("a", prompt=12, output=8), request("b", prompt=12, output=8)]
-    stream = run(requests, pool_slots=36, row_width=32, reserve_percent=0)
+def test_decode_that_finds_no_room_is_retracted_and_comes_back():
+    # 13 pages of 4: all three find room for prompt and output when they come, together they don't
+    requests = [request(name, at=number * 0.03, prompt=8, output=12) for number, name in enumerate("abc")]
+    stream = run(requests, pool_slots=56, row_width=32, conservativeness=0)
     ends = [(event.rid, event.why) for event in only(stream, ev.End)]
-    assert ends == [("b", "retract"), ("a", "done"), ("b", "done")]
-    assert [event.rid for event in only(stream, ev.Bind)] == ["a", "b", "b"]
-    # the rest of its prompt is cached, and what it had generated is prefilled with it
-    again = forwards(stream)[rids(stream).index(["b"])]
-    assert again.mode == "extend"
-    assert again.prefix[0] + batch_lens(again)[0] > 12
-    assert len(only(stream, ev.Truth)) == 2
-
-
-def test_retracted_request_comes_before_later_arrivals():
-    requests = [request(name, prompt=12, output=17) for name in "abc"]
-    stream = run(requests, pool_slots=44, row_width=32, reserve_percent=0)
-    ends = [(event.rid, event.why) for event in only(stream, ev.End)]
-    assert ends[:3] == [("c", "retract"), ("b", "retract"), ("a", "done")]
-    assert [event.rid for event in only(stream, ev.Bind)][3:5] == ["b", "c"]
+    assert ends == [("c", "retract"), ("a", "done"), ("b", "done"), ("c", "done")]
+    # its prompt is computed again, and with it what it had generated
+    again = forwards(stream)[max(index for index, batch in enumerate(rids(stream)) if batch == ["c"])]
+    assert len(only(stream, ev.Truth)) == 3
+    assert [event.rid for event in only(stream, ev.Bind)] == ["a", "b", "c", "c"]
+    assert again.prefix[0] + batch_lens(again)[0] > 8
 
 
 def test_room_for_outputs_is_reserved():
     requests = [request("a", prompt=12, output=8), request("b", prompt=12, output=8)]
-    stream = run(requests, pool_slots=36, row_width=32, reserve_percent=100)
+    stream = run(requests, pool_slots=36, row_width=32, conservativeness=2)
     assert [event.why for event in only(stream, ev.End)] == ["done", "done"]
     assert max(len(batch) for batch in rids(stream)) == 1
 
 
-def test_half_done_prompt_waits_for_pages():
-    # b is admitted with room for its 9 pages, then a takes one of them and keeps it until it ends
-    requests = [request("a", prompt=14, output=6), request("b", prompt=36, output=1)]
-    stream = run(requests, pool_slots=56, row_width=40, chunk_tokens=16, reserve_percent=0, mixed_chunk=True)
-    assert [batch_lens(forward) for forward in forwards(stream)] == [
-        [14],
-        *[[12, 1], [12, 1], [8, 1]],
-        *[[1], [1]],
-        [4],
-    ]
-    assert [(event.rid, event.why) for event in only(stream, ev.End)] == [("a", "done"), ("b", "done")]
+def test_half_done_prompt_and_decodes_that_fill_the_pool_all_end():
+    # the decodes grow while d's prompt goes on in small chunks, until there is no page for any of them
+    requests = [request(name, prompt=8, output=24) for name in "abc"]
+    requests.append(request("d", at=0.15, prompt=60, output=12))
+    stream = run(requests, pool_slots=140, row_width=80, chunk_tokens=8, conservativeness=0, mixed_chunk=True)
+    ends = [(event.rid, event.why) for event in only(stream, ev.End)]
+    assert sorted(rid for rid, why in ends if why == "done") == ["a", "b", "c", "d"]
+    assert "retract" in [why for _, why in ends]
 
 
 def test_verify_writes_drafts_and_keeps_the_accepted():
