@@ -39,8 +39,10 @@ def observe(requests: Iterable[Request], config: SimConfig, on_step: OnStep) -> 
     Raises: InputError as `simulate` does.
     """
     if config.scheduler == "vllm":
-        for _ in simulate(requests, config, on_step=on_step)[1]:
-            pass
-        return
-    for _ in SglangScheduler(requests, config, on_step=on_step, events=False).events():
+        from kvcanary_cli.sim.vllm import VllmScheduler
+
+        events = VllmScheduler(requests, config, on_step=on_step, events=False).events()
+    else:
+        events = SglangScheduler(requests, config, on_step=on_step, events=False).events()
+    for _ in events:
         raise PhaseError("a silent run has made an event")

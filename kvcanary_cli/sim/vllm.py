@@ -35,15 +35,24 @@ class VllmScheduler:
     Args:
         requests: in order of arrival.
         on_step: gets the facts of each forward as it is launched.
+        events: False to make none, which decides the same and costs less.
     """
 
-    def __init__(self, requests: Iterable[Request], config: SimConfig, on_step: OnStep | None = None) -> None:
+    def __init__(
+        self,
+        requests: Iterable[Request],
+        config: SimConfig,
+        *,
+        on_step: OnStep | None = None,
+        events: bool = True,
+    ) -> None:
         self._config = config
         self._on_step = on_step
         self._arrivals = Arrivals(requests)
         self._now_s = 0.0
         self._out: list[Event] = []
-        self._memory = BlockMemory(config, self._out)
+        self._tells = events
+        self._memory = BlockMemory(config, self._out if events else None)
         self._waiting: deque[Served] = deque()
         self._running: list[Served] = []
         # rows are taken from the end of the list, so the highest one goes first
@@ -57,7 +66,7 @@ class VllmScheduler:
             self._out.clear()
         for lane in list(self._running):
             self._leave(lane, "cancel")
-        if self._config.sweep_interval:
+        if self._config.sweep_interval and self._tells:
             self._out.append(Sweep())
         yield from self._out
 
@@ -146,6 +155,25 @@ class VllmScheduler:
         mode: Literal["extend", "decode", "mixed"] = (
             "decode" if not prefill else "mixed" if decoding else "extend"
         )
+        if self._tells:
+            self._out.append(self._event(lanes, mode, counts, prefix))
+        seconds = self._config.costs.step_s(prefill, decoding, context)
+        if self._on_step is not None:
+            self._on_step(self._facts(seconds, mode, lanes, decoding, sum(counts), context, sum(prefix)))
+        self._now_s += seconds
+        self._steps += 1
+        for lane in lanes:
+            self._end_step(lane)
+        if self._tells and self._config.sweep_interval and self._steps % self._config.sweep_interval == 0:
+            self._out.append(Sweep())
+
+    def _event(
+        self,
+        lanes: list[Served],
+        mode: Literal["extend", "decode", "mixed"],
+        counts: list[int],
+        prefix: list[int],
+    ) -> Forward:
         forward = Forward(mode=mode, rows=[lane.row for lane in lanes], prefix=prefix, t=self._clock())
         if mode != "decode":
             forward.lens = counts
@@ -154,16 +182,7 @@ class VllmScheduler:
         if self._config.expect_tokens:
             pieces = [lane.tokens[lane.written : lane.written + lane.count] for lane in lanes]
             forward.expect = np.concatenate(pieces).tolist()
-        self._out.append(forward)
-        seconds = self._config.costs.step_s(prefill, decoding, context)
-        if self._on_step is not None:
-            self._on_step(self._facts(seconds, mode, lanes, decoding, sum(counts), context, sum(prefix)))
-        self._now_s += seconds
-        self._steps += 1
-        for lane in lanes:
-            self._end_step(lane)
-        if self._config.sweep_interval and self._steps % self._config.sweep_interval == 0:
-            self._out.append(Sweep())
+        return forward
 
     def _end_step(self, lane: Served) -> None:
         lane.written += lane.count
@@ -257,6 +276,8 @@ class VllmScheduler:
 
     def _bind(self, lane: Served) -> None:
         lane.row = self._rows.pop()
+        if not self._tells:
+            return
         self._out.append(Bind(row=lane.row, rid=lane.rid, t=self._clock()))
         if lane.has_truth:
             return
@@ -267,8 +288,9 @@ class VllmScheduler:
 
     def _leave(self, lane: Served, why: Literal["done", "cancel", "retract"]) -> None:
         self._memory.release(lane)
-        self._out.append(Unbind(row=lane.row))
-        self._out.append(End(rid=lane.rid, why=why, t=self._clock()))
+        if self._tells:
+            self._out.append(Unbind(row=lane.row))
+            self._out.append(End(rid=lane.rid, why=why, t=self._clock()))
         self._running.remove(lane)
         self._rows.append(lane.row)
         lane.reset()

@@ -53,9 +53,9 @@ class Served:
 
 
 class BlockMemory:
-    """The block pool of one run; events are appended to `out`."""
+    """The block pool of one run; events are appended to `out`, or not made at all if that is None."""
 
-    def __init__(self, config: SimConfig, out: list[Event]) -> None:
+    def __init__(self, config: SimConfig, out: list[Event] | None) -> None:
         self.page_size = config.page_size
         self.slots = SlotMath(config.page_size)
         self.pool = BlockPool(config.pool_slots // config.page_size - 1)
@@ -85,21 +85,25 @@ class BlockMemory:
         """The admitted lane becomes a user of the blocks that were found."""
         lane.blocks, lane.shared, lane.written = found, len(found), len(found) * self.page_size
         self.pool.use(found)
-        if found:
+        if found and self._out is not None:
             self._out.append(Share(rid=lane.rid, at=0, slots=self.slots.of_pages(found)))
 
     def take(self, lane: Served, count: int) -> None:
         """Hand `count` further blocks to a lane; the caller has seen that there is room."""
         blocks, evicted = self.pool.take(count)
+        self.evicted += len(evicted)
+        if self._out is not None:
+            self._tell_taken(self._out, lane, blocks, evicted)
+        lane.blocks += blocks
+
+    def _tell_taken(self, out: list[Event], lane: Served, blocks: list[int], evicted: list[int]) -> None:
         if evicted:
-            self.evicted += len(evicted)
-            self._out.append(Evict(slots=self.slots.of_pages(evicted)))
+            out.append(Evict(slots=self.slots.of_pages(evicted)))
         slots = self.slots.of_pages(blocks)
-        self._out.append(Alloc(to=lane.rid, slots=slots))
+        out.append(Alloc(to=lane.rid, slots=slots))
         if self._config.map_pages:
             at = len(lane.blocks) * self.page_size
-            self._out.append(Map(row=lane.row, at=at, slots=slots[: self._config.row_width - at]))
-        lane.blocks += blocks
+            out.append(Map(row=lane.row, at=at, slots=slots[: self._config.row_width - at]))
 
     def publish(self, lane: Served) -> None:
         """Cache the lane's blocks that are full by now.
@@ -116,15 +120,17 @@ class BlockMemory:
         twins = [n for n, block in enumerate(own) if found[n] != block]
         if twins:
             self._adopt(lane, first, found, twins)
+        if self._out is None:
+            return
         new = [n for n, block in enumerate(own) if found[n] == block]
         for start, end in _runs(new):
-            self._publish_run(lane, first + start, first + end)
+            self._publish_run(self._out, lane, first + start, first + end)
 
     def release(self, lane: Served) -> None:
         """The lane gives up its blocks; what is cached in them can be found until they are handed out again."""
-        if lane.blocks:
+        if lane.blocks and self._out is not None:
             self._out.append(Free(by=lane.rid, slots=self.slots.of_pages(lane.blocks)))
-            self.pool.release(lane.blocks)
+        self.pool.release(lane.blocks)
 
     def _adopt(self, lane: Served, first: int, found: list[int], twins: list[int]) -> None:
         """Point the row to blocks that were cached before, then give up the lane's own."""
@@ -132,14 +138,15 @@ class BlockMemory:
             given_up = lane.blocks[first + start : first + end]
             lane.blocks[first + start : first + end] = found[start:end]
             self.pool.use(found[start:end])
-            at = (first + start) * self.page_size
-            self._out.append(Share(rid=lane.rid, at=at, slots=self.slots.of_pages(found[start:end])))
-            self._out.append(Free(by=lane.rid, slots=self.slots.of_pages(given_up)))
+            if self._out is not None:
+                at = (first + start) * self.page_size
+                self._out.append(Share(rid=lane.rid, at=at, slots=self.slots.of_pages(found[start:end])))
+                self._out.append(Free(by=lane.rid, slots=self.slots.of_pages(given_up)))
             self.pool.release(given_up)
 
-    def _publish_run(self, lane: Served, first: int, last: int) -> None:
+    def _publish_run(self, out: list[Event], lane: Served, first: int, last: int) -> None:
         at, end = first * self.page_size, last * self.page_size
-        self._out.append(
+        out.append(
             Publish(
                 rid=lane.rid,
                 at=at,

@@ -10,6 +10,7 @@ from kvcanary_cli.errors import InputError
 from kvcanary_cli.sim.config import SimConfig
 from kvcanary_cli.sim.costs import CostModel
 from kvcanary_cli.sim.scheduler import simulate
+from kvcanary_cli.sim.vllm import VllmScheduler
 from kvcanary_cli.trace import events as ev
 from tests.sim.made import LONGEST, batch_lens, draw_requests, forwards, only, request
 from tests.sim.strict_ledger import check
@@ -159,3 +160,13 @@ def test_a_turn_waits_for_the_one_before():
     second = replace(request("b", prompt=8, output=1), after="a", delay_s=2.0)
     seen = facts([first, second])
     assert seen[-1].time_s == pytest.approx(seen[-2].time_s + seen[-2].seconds + 2.0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_silent_run_decides_the_same(seed):
+    rng = random.Random(seed)
+    settings, requests = draw_config(rng, seed), draw_requests(rng, 30)
+    told, silent = [], []
+    list(simulate(requests, settings, on_step=told.append)[1])
+    assert list(VllmScheduler(requests, settings, on_step=silent.append, events=False).events()) == []
+    assert silent == told

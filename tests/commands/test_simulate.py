@@ -1,0 +1,154 @@
+"""`kvcanary simulate` as a user meets it."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from tests.cli import ROOT, call, imported_by, spawn
+
+RUN = ROOT / "tests/traces/llmservingsim"
+REQUESTS = str(RUN / "rtx4090-requests.jsonl")
+LINES = (RUN / "rtx4090-requests.jsonl").read_text().splitlines(keepends=True)
+SERVER = ("--scheduler", "vllm", "--pool-slots", "41408", "--max-num-batched-tokens", "2048")
+FEW = ("--limit-requests", "20")
+
+REPORT = """\
+scheduler   vllm: max num seqs 256, max num batched tokens 2,048, prefix cache on
+costs       10,000 prompt tokens/s, 25.000 ms a decode step
+"""
+
+
+@pytest.fixture
+def there(tmp_path, monkeypatch):
+    """A folder of its own to write into."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def report_of(capsys, *words):
+    done = call(capsys, "simulate", *words, "--format", "json", "--no-progress")
+    assert done.err == ""
+    return json.loads(done.out)
+
+
+def test_text(capsys, there):
+    done = call(capsys, "simulate", REQUESTS, *SERVER, *FEW, "--prefill-rate", "10000")
+    assert (done.code, done.err) == (0, "")
+    assert REPORT in done.out
+    assert "LLMServingSim workload: 20 requests\npool        41,408 slots, 2,588 pages of 16\n" in done.out
+    last = done.out.splitlines()[-1]
+    assert last.startswith("kvcanary: PASS simulate steps=")
+    assert last.endswith("limited=requests:20 exit=0")
+    assert list(there.iterdir()) == []
+
+
+@pytest.mark.parametrize("scheduler", ["sglang", "vllm"])
+def test_a_written_trace_replays_clean(capsys, there, scheduler):
+    words = ("--scheduler", scheduler, "--pool-tokens", "9600", "--output", "t.jsonl", *FEW)
+    report = report_of(capsys, REQUESTS, *words)
+    assert report["run"]["retracted"] + report["run"]["evicted_slots"] > 0
+    assert report["written"]["trace"] == {
+        "path": "t.jsonl",
+        "events": len((there / "t.jsonl").read_text().splitlines()),
+    }
+    done = call(capsys, "replay", "t.jsonl", "--device", "cpu", "--format", "json", "--no-progress")
+    replayed = json.loads(done.out)
+    assert (replayed["status"], replayed["coverage"]["steps"]) == ("pass", report["run"]["steps"])
+
+
+def test_trace_on_stdout(there):
+    done = spawn("simulate", REQUESTS, *SERVER, "--limit-requests", "2", "--output", "-")
+    assert json.loads(done.out.splitlines()[0])["ev"] == "header"
+    assert "kvcanary: PASS simulate" in done.err
+
+
+@pytest.mark.parametrize("scheduler", ["sglang", "vllm"])
+def test_the_report_is_the_same_with_and_without_a_trace(capsys, there, scheduler):
+    words = (REQUESTS, "--scheduler", scheduler, "--pool-tokens", "9600", *FEW)
+    silent, told = report_of(capsys, *words), report_of(capsys, *words, "--output", "t.jsonl")
+    assert (silent["run"], silent["peaks"]) == (told["run"], told["peaks"])
+
+
+def test_time_series(capsys, there):
+    for path in ("s.csv", "s.json"):
+        report = report_of(capsys, REQUESTS, *SERVER, *FEW, "--time-series", path)
+        assert report["written"]["time_series"]["path"] == path
+    rows = json.loads((there / "s.json").read_text())
+    assert len(rows) == report["written"]["time_series"]["rows"] == int(report["run"]["makespan_s"]) + 1
+    with open("s.csv", newline="") as file:
+        assert [float(row["t"]) for row in csv.DictReader(file)] == [row["t"] for row in rows]
+    assert sum(row["gen_throughput"] for row in rows) == sum(
+        json.loads(line)["output_toks"] for line in LINES[:20]
+    )
+
+
+def test_own_series_calibrates(capsys, there):
+    costs = ("--prefill-rate", "8000", "--decode-step-ms", "30")
+    (there / "r.jsonl").write_text("".join(LINES[:60]))
+    true = report_of(capsys, "r.jsonl", *SERVER, *costs, "--time-series", "s.csv")
+    report = report_of(capsys, "r.jsonl", *SERVER, "--calibrate", "s.csv")
+    assert report["calibration"]["decode_step_ms"] == pytest.approx(30, rel=0.03)
+    assert report["run"]["makespan_s"] == pytest.approx(true["run"]["makespan_s"], rel=0.02)
+    assert [row["quantity"] for row in report["comparison"]["rows"] if row["fitted"]] == [
+        "makespan_s",
+        "output_tokens_per_s",
+    ]
+
+
+def test_a_metric_that_was_never_filled_is_not_compared(capsys, there):
+    (there / "r.jsonl").write_text("".join(LINES[:30]))
+    report_of(capsys, "r.jsonl", *SERVER, "--time-series", "s.csv")
+    with open("s.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    with open("s.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows({**row, "kv_cache_pct": "0.0"} for row in rows)
+    done = call(capsys, "simulate", "r.jsonl", *SERVER, "--calibrate", "s.csv")
+    assert "not measured: kv_cache_pct, 0 in every row, so it was never filled" in done.out
+    (line,) = [line for line in done.out.splitlines() if "kv_cache_pct_mean" in line]
+    assert line.split()[1] == "-"
+
+
+def test_a_config_gives_settings_and_flags_beat_it(capsys, there):
+    (there / "c.yaml").write_text(
+        "pool: {tokens: 40000, page_size: 8}\n"
+        "simulate: {scheduler: vllm, step_ms: 20, prefill_tokens_per_s: 9000, seed: 3}\n"
+    )
+    words = (REQUESTS, *FEW, "--capacities", "c.yaml", "--decode-step-ms", "30")
+    report = report_of(capsys, *words)
+    assert report["pool"]["slots"] == 40008
+    assert report["scheduler"]["name"] == "vllm"
+    assert report["scheduler"]["prefill_tokens_per_s"] == 9000
+    assert (report["scheduler"]["decode_step_s"], report["scheduler"]["seed"]) == (0.03, 3)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--scheduler", "orca"), "`--scheduler` is 'orca', known are sglang, vllm"),
+        (("--pool-slots", "160", "--pool-tokens", "160"), "both say how large the pool is"),
+        (("--pool-tokens", "160", "--scheduler", "vllm"), "needs 181 pages of 16 slots, the pool has 10"),
+        (("--prefill-rate", "0"), "`--prefill-rate` is 0, a number above 0 is needed"),
+        (("--calibrate", "s.csv", "--prefill-rate", "5"), "`--calibrate` finds what `--prefill-rate` gives"),
+        (("--calibrate", "s.csv", "--limit-steps", "5"), "`--calibrate` compares whole runs"),
+        (("--output", "x/t.jsonl"), "there is no folder x"),
+        (("--output", "t", "--time-series", "t"), "`--time-series` would write over t, which is --output"),
+        (("--output", REQUESTS), "which is FILE"),
+        (("--input-format", "moncake"), "did you mean mooncake"),
+    ],
+)
+def test_what_cannot_be_done(capsys, there, words, message):
+    done = call(capsys, "simulate", REQUESTS, *words)
+    assert done.code == 2
+    assert message in done.err
+    assert done.out == ""
+    assert list(there.iterdir()) == []
+
+
+def test_imports():
+    loaded = imported_by("simulate", REQUESTS, *SERVER, "--limit-requests", "2")
+    assert not loaded & {"torch", "triton", "numba", "rich"}
