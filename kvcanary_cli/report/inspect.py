@@ -21,11 +21,12 @@ MAX_LINES = 1_000
 
 TIMES = {
     "mooncake": "milliseconds",
+    "mooncake-delta": "milliseconds",
     "azure": "date and clock, UTC where no zone is given",
-    "llmservingsim": "nanoseconds",
-    "llmservingsim-requests": "seconds since 1970",
+    "llmservingsim": "nanoseconds, or seconds since 1970 in a measured run",
     "dynamo": "milliseconds since 1970",
     "dynamo-agentic": "milliseconds",
+    "lmcache-lookup": "seconds since 1970",
 }
 """What the times of a format count, where it is not seconds."""
 
