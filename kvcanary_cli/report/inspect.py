@@ -30,6 +30,7 @@ TIMES = {
 }
 """What the times of a format count, where it is not seconds."""
 
+SIMULATED_POOL = 400_000  # tokens that `simulate` takes if nothing else is said
 EXAMPLE_POOL = 425_984
 EXAMPLE_CONTEXT = 131_072
 
@@ -189,7 +190,9 @@ def _request_hints(trace: RequestTrace, inputs: dict[str, Any], facts: RequestFa
     """Command lines that go on from here; none for a file that no scheduler can serve."""
     if trace.lacks or inputs["file"] == "-" or not facts.requests:
         return []
-    hints = [_command("replay", inputs)]
+    hints = [_command("replay", inputs), _command("simulate", inputs)]
+    if facts.both.most > SIMULATED_POOL:
+        hints[1] += f" --pool-tokens {facts.both.most}"
     if inputs["input_format"] is None and inputs["block_size"] is None and not inputs["skip_bad_lines"]:
         pool = str(max(EXAMPLE_POOL, facts.both.most))
         context = str(max(EXAMPLE_CONTEXT, facts.both.most))

@@ -72,6 +72,7 @@ what will be assumed
 
 status: PASS   every row can be used, 1 quirk
 next:   kvcanary replay {path} --block-size 8
+        kvcanary simulate {path} --block-size 8
 
 kvcanary: PASS inspect format=mooncake requests=4 prompt_tokens=65 output_tokens=15 longest=26 \
 quirks=1 bad_lines=0 exit=0
@@ -100,11 +101,11 @@ def test_every_line_of_the_body_fits(capsys):
 @pytest.mark.parametrize(
     ("name", "format", "requests", "hints"),
     [
-        ("azure-2023", "azure", 11, 2),
-        ("burstgpt-3", "burstgpt", 4, 2),
-        ("vidur", "vidur", 11, 2),
+        ("azure-2023", "azure", 11, 3),
+        ("burstgpt-3", "burstgpt", 4, 3),
+        ("vidur", "vidur", 11, 3),
         ("vidur-lengths", "vidur-lengths", 5, 0),
-        ("splitwise-sim", "splitwise-sim", 3, 2),
+        ("splitwise-sim", "splitwise-sim", 3, 3),
     ],
 )
 def test_csv(capsys, name, format, requests, hints):
@@ -139,7 +140,9 @@ def test_two_formats_of_one_workload_agree(capsys):
 def test_hints_can_be_pasted(capsys, tmp_path):
     path = tmp_path / "my rows.csv"
     path.write_bytes((CSV / "vidur.csv").read_bytes())
-    for hint in report(capsys, path, "--limit-requests", "3")["hints"]:
+    hints = report(capsys, path, "--limit-requests", "3")["hints"]
+    assert [hint.split()[1] for hint in hints] == ["replay", "simulate", "check-capacities"]
+    for hint in hints:
         words = shlex.split(hint)
         assert words[0] == "kvcanary"
         done = call(capsys, *words[1:])
