@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import json
 
+import jsonschema
 import pytest
 
 from tests.cli import ROOT, call, imported_by, spawn
 
+SCHEMA = json.loads((ROOT / "docs/report.schema.json").read_text())
 RUN = ROOT / "tests/traces/llmservingsim"
 REQUESTS = str(RUN / "rtx4090-requests.jsonl")
 LINES = (RUN / "rtx4090-requests.jsonl").read_text().splitlines(keepends=True)
@@ -31,7 +33,9 @@ def there(tmp_path, monkeypatch):
 def report_of(capsys, *words):
     done = call(capsys, "simulate", *words, "--format", "json", "--no-progress")
     assert done.err == ""
-    return json.loads(done.out)
+    report = json.loads(done.out)
+    jsonschema.Draft202012Validator(SCHEMA).validate(report)
+    return report
 
 
 def test_text(capsys, there):
