@@ -30,7 +30,14 @@ class Audit(NamedTuple):
     not_reached: list[str]
 
 
-def audit(request: Request, workload: str | None = None) -> Audit:
+class Reading(NamedTuple):
+    """How a workload is read: its format, and the tokens of a block id, where the file does not tell."""
+
+    input_format: str | None = None
+    block_size: int | None = None
+
+
+def audit(request: Request, workload: str | None = None, reading: Reading | None = None) -> Audit:
     """Audit a launch, with `workload` by what the requests of that file need.
 
     Raises: MissingInputsError for what neither flags nor files say, UsageError or InputError for what
@@ -45,7 +52,7 @@ def audit(request: Request, workload: str | None = None) -> Audit:
     if workload is not None:
         from kvcanary_cli.capacity.workload import measure_file  # deferred: it loads NumPy
 
-        request = request._replace(workload=measure_file(workload, setup, sizes))
+        request = request._replace(workload=measure_file(workload, setup, sizes, reading))
         allowed = errors(find(setup, sizes))
         setup = resolve(request)
     findings = find(setup, sizes)

@@ -6,12 +6,13 @@ The only part of the audit that loads NumPy, so everything heavy is imported whe
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvcanary_cli.capacity.formula import floor_page
-from kvcanary_cli.errors import InputError, KvCanaryError
+from kvcanary_cli.errors import InputError, KvCanaryError, UsageError
 
 if TYPE_CHECKING:
+    from kvcanary_cli.capacity.audit import Reading
     from kvcanary_cli.capacity.setup import Setup
     from kvcanary_cli.capacity.sizes import Sizes
     from kvcanary_cli.trace.events import Event, Forward, Header
@@ -36,6 +37,7 @@ class Workload(NamedTuple):
         steps: forwards that were looked at.
         requests: lanes of a forward, or the width of its graph.
         tokens: written by a forward, padded lanes included.
+        details: facts about a request trace; empty for a trace v1.
         verify: entries of a verify pass by group; a window group reads at most its window of each request.
     """
 
@@ -45,6 +47,7 @@ class Workload(NamedTuple):
     requests: Peak
     tokens: Peak
     verify: tuple[tuple[str, Peak], ...]
+    details: dict[str, Any]
 
     @property
     def most_verified(self) -> tuple[str, Peak]:
@@ -52,16 +55,20 @@ class Workload(NamedTuple):
         return max(self.verify, key=lambda pair: pair[1].need)
 
 
-def measure_file(path: str, setup: Setup, sizes: Sizes) -> Workload:
+def measure_file(path: str, setup: Setup, sizes: Sizes, reading: Reading | None = None) -> Workload:
     """Needs of a trace v1, or of a request trace served by a modelled server with these settings.
 
-    Raises: InputError for a file that is neither, has a bad line, or whose requests the pool can't hold.
+    Raises: InputError for a file that is neither, has a bad line, or whose requests the pool can't hold,
+        UsageError for a format that is not known and for a block size of a trace v1.
     """
-    from kvcanary_cli.trace.formats import TRACE_V1, sniff
+    from kvcanary_cli.trace.formats import TRACE_V1, known_format, sniff
     from kvcanary_cli.trace.reader import open_trace
 
-    kind = sniff(path)
+    named, block_size = reading or (None, None)
+    kind = sniff(path) if named is None else known_format(named)
     if kind == TRACE_V1:
+        if block_size is not None:
+            raise UsageError(f"`--block-size` is for request traces, {path} is a trace v1")
         with open_trace(path) as reader:
             return measure(path, "trace v1", reader.header, (event for _, event in reader))
     from kvcanary_cli.sim.config import SimConfig
@@ -84,8 +91,9 @@ def measure_file(path: str, setup: Setup, sizes: Sizes) -> Workload:
         )
     except KvCanaryError as error:
         raise InputError(f"the scheduler model can't serve this: {error.message}", where=path) from error
-    model = simulate_file(path, kind, config=config)
-    return measure(path, f"{model.format}, served by the scheduler model", model.header, model.events)
+    model = simulate_file(path, kind, config=config, block_size=block_size)
+    measured = measure(path, f"{model.format}, served by the scheduler model", model.header, model.events)
+    return measured._replace(details=model.details)
 
 
 def measure(path: str, format_: str, header: Header, events: Iterable[Event]) -> Workload:
@@ -109,7 +117,7 @@ def measure(path: str, format_: str, header: Header, events: Iterable[Event]) ->
         step += 1
     if step == 0:
         raise InputError("the workload has no forward", where=path)
-    return Workload(path, format_, step, requests, tokens, tuple(verify.items()))
+    return Workload(path, format_, step, requests, tokens, tuple(verify.items()), {})
 
 
 def _verified(event: Forward, window: int) -> int:

@@ -39,6 +39,19 @@ ThreadsOption = Annotated[
     int | None,
     typer.Option("--threads", metavar="N", min=1, help="Threads of the CPU backend; all cores if not given."),
 ]
+InputFormatOption = Annotated[
+    str | None,
+    typer.Option("--input-format", metavar="NAME", help="Format of the trace; by content if not given."),
+]
+BlockSizeOption = Annotated[
+    int | None,
+    typer.Option(
+        "--block-size",
+        metavar="N",
+        min=1,
+        help="Tokens that a block id of a request trace names, where it does not say.",
+    ),
+]
 SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed; same seed, same bytes.")]
 
 

@@ -47,6 +47,8 @@ class RunRequest:
     history: tuple[str | None, int] | None = None
     expect: str | None = None
     incident: int | None = None
+    input_format: str | None = None
+    block_size: int | None = None
 
 
 def run_command(
@@ -79,6 +81,8 @@ def run_command(
             limit_requests=request.limit_requests,
             save_trace=request.save_trace,
             seed=request.seed,
+            input_format=request.input_format,
+            block_size=request.block_size,
         ) as source,
         interruptible() as stop,
     ):
@@ -121,6 +125,8 @@ def run_command(
                 "stop_on_violation": request.stop_on_violation,
                 "seed": request.seed,
                 "expect": request.expect,
+                "input_format": request.input_format,
+                "block_size": request.block_size,
             },
         )
 

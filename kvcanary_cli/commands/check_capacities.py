@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from kvcanary_cli.commands._options import (
+    BlockSizeOption,
     ExitZeroOption,
     FormatOption,
+    InputFormatOption,
     OutputOption,
     QuietOption,
     StrictOption,
@@ -22,6 +24,7 @@ from kvcanary_cli.exits import Exit
 from kvcanary_cli.output import EmitOptions, Format, emit
 
 if TYPE_CHECKING:
+    from kvcanary_cli.capacity.audit import Audit
     from kvcanary_cli.capacity.request import Request
 
 _YAML = (".yaml", ".yml")
@@ -97,6 +100,8 @@ def check_capacities(
     from_log: FromLogOption = None,
     hf_config: HfConfigOption = None,
     workload: WorkloadOption = None,
+    input_format: InputFormatOption = None,
+    block_size: BlockSizeOption = None,
     solve: SolveOption = None,
     compare: CompareOption = False,
     sglang_version: VersionOption = "0.5.23",
@@ -113,7 +118,7 @@ def check_capacities(
     sglang.launch_server --model-path meta-llama/Llama-3.1-8B --context-length 131072
     """
     # deferred: --help needs none of it
-    from kvcanary_cli.capacity.audit import audit
+    from kvcanary_cli.capacity.audit import Reading, audit
     from kvcanary_cli.capacity.request import make_request
     from kvcanary_cli.report.check_capacities import build_check_capacities, render_check_capacities
 
@@ -136,33 +141,38 @@ def check_capacities(
         hf_config=hf_config,
         version=sglang_version,
     )
+    reading = Reading(input_format=input_format, block_size=block_size)
+    if workload is None and reading != Reading():
+        raise UsageError(
+            "`--input-format` and `--block-size` are for the file of `--workload`, which is not given"
+        )
     if compare:
         if solve is not None:
             raise UsageError("`--compare` and `--solve` exclude each other", hint="solve each by itself")
-        compare_two(make, split_pair(words or [], config=config, from_args=from_args), workload, options)
+        pair = split_pair(words or [], config=config, from_args=from_args)
+        compare_two(make, pair, partial(audit, workload=workload, reading=reading), options)
     config_path, command = split_words(words or [], config=config, from_args=from_args)
     request = make(config_path=config_path, command=command)
     if solve is not None:
         print_solution(request, solve)
-    report = build_check_capacities(audit(request, workload))
+    report = build_check_capacities(audit(request, workload, reading))
     emit(report, partial(render_check_capacities, verbose=verbose), options)
 
 
 def compare_two(
     make: Callable[..., Request],
     pair: tuple[str, str, list[str] | None],
-    workload: str | None,
+    judge: Callable[[Request], Audit],
     options: EmitOptions,
 ) -> NoReturn:
     """Audit two configs, each with the same launch command on top, and report both.
 
     Raises: typer.Exit always.
     """
-    from kvcanary_cli.capacity.audit import audit
     from kvcanary_cli.report.compare_capacities import build_comparison, render_comparison
 
     first, second, command = pair
-    audits = [audit(make(config_path=path, command=command), workload) for path in (first, second)]
+    audits = [judge(make(config_path=path, command=command)) for path in (first, second)]
     emit(build_comparison(*audits), render_comparison, options)
 
 

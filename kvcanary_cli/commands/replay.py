@@ -7,9 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from kvcanary_cli.commands._options import (
+    BlockSizeOption,
     DeviceOption,
     ExitZeroOption,
     FormatOption,
+    InputFormatOption,
     NoProgressOption,
     NoTokensOption,
     OutputOption,
@@ -89,6 +91,8 @@ def replay(
             "--skip-bad-lines", help="Go on after lines that can't be read; the run can't pass then."
         ),
     ] = False,
+    input_format: InputFormatOption = None,
+    block_size: BlockSizeOption = None,
     incident: Annotated[
         int | None, typer.Option("--incident", metavar="N", min=1, help="Show incident N in full.")
     ] = None,
@@ -166,6 +170,8 @@ def replay(
         history=(group, slot) if history and slot is not None else None,
         expect=expect,
         incident=incident,
+        input_format=input_format,
+        block_size=block_size,
     )
     view = View(
         incident=incident,

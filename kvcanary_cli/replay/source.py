@@ -9,7 +9,7 @@ from typing import Any
 
 from kvcanary_cli.errors import UsageError
 from kvcanary_cli.trace import events as ev
-from kvcanary_cli.trace.formats import TRACE_V1, sniff
+from kvcanary_cli.trace.formats import TRACE_V1, known_format, sniff
 from kvcanary_cli.trace.reader import TraceReader, open_trace
 from kvcanary_cli.trace.writer import TraceWriter
 
@@ -60,21 +60,32 @@ def open_source(
     limit_requests: int | None = None,
     save_trace: str | None = None,
     seed: int = 0,
+    input_format: str | None = None,
+    block_size: int | None = None,
 ) -> Iterator[Source]:
-    """Open a trace or a request trace, recognised by content.
+    """Open a trace or a request trace, recognised by content unless its format is named.
 
     Args:
         skip_bad_lines: go on after lines that can't be read, and count them.
         limit_requests: requests that the model schedules; a trace v1 is cut by the replay itself.
         save_trace: file that gets the model's events.
         seed: of the model.
+        scheduler, capacities: the modelled server; a trace v1 has been served already.
+        input_format: name of the file's format; None: by content.
+        block_size: tokens that a block id of a request trace names, where it does not say.
 
     Raises:
         InputError: the file can't be used.
-        UsageError: `save_trace` with a trace that is one already.
+        UsageError: `save_trace` or `block_size` with a trace v1, or a format that is not known.
     """
-    kind = sniff(path)
+    kind = sniff(path) if input_format is None else known_format(input_format)
     if kind == TRACE_V1:
+        if scheduler is not None:
+            raise UsageError(f"`--scheduler` serves a request trace, {path} is a trace v1 already")
+        if block_size is not None:
+            raise UsageError(
+                f"`--block-size` is for request traces, {path} is a trace v1, which has its page size in its header"
+            )
         if save_trace is not None:
             raise UsageError(
                 f"`--save-trace` keeps what the model makes of a request trace, {path} is a trace v1 already"
@@ -84,7 +95,16 @@ def open_source(
         return
     from kvcanary_cli.sim.run import simulate_file  # deferred: a trace v1 needs no model
 
-    model = simulate_file(path, kind, limit_requests=limit_requests, skip_bad_lines=skip_bad_lines, seed=seed)
+    model = simulate_file(
+        path,
+        kind,
+        limit_requests=limit_requests,
+        skip_bad_lines=skip_bad_lines,
+        block_size=block_size,
+        seed=seed,
+        scheduler=scheduler,
+        capacities=capacities,
+    )
     reached = limit_requests is not None and model.details["requests"] == limit_requests
 
     def source(events: Iterator[tuple[int, ev.Event]]) -> Source:

@@ -21,9 +21,9 @@ def again(inputs: dict[str, Any], *more: str) -> str:
     for key in ("sweep_interval", "seed"):
         if inputs[key]:
             words += [_flag(key), str(inputs[key])]
-    for key in ("ring", "limit_steps", "limit_requests"):
+    for key in ("input_format", "block_size", "ring", "limit_steps", "limit_requests"):
         if inputs[key] is not None:
-            words += [_flag(key), str(inputs[key])]
+            words += [_flag(key), shell_word(str(inputs[key]))]
     if inputs["capacities"] is not None:
         words += ["--capacities", shell_word(inputs["capacities"])]
     for key in ("skip_bad_lines", "stop_on_violation"):

@@ -22,6 +22,7 @@ from kvcanary_cli.report.capacity_text import (
     unknown_lines,
 )
 from kvcanary_cli.report.frame import Annotation, Report, Sections, base_report, finish
+from kvcanary_cli.report.request_file import request_file_lines
 from kvcanary_cli.report.tables import Table
 from kvcanary_cli.report.text import plural
 
@@ -94,6 +95,7 @@ def _workload(audit: Audit) -> dict[str, Any] | None:
         "tokens": workload.tokens._asdict(),
         "verify": {group: peak._asdict() for group, peak in workload.verify},
         "not_reached": audit.not_reached,
+        "details": workload.details,
     }
 
 
@@ -208,6 +210,7 @@ def render_check_capacities(report: Report, *, verbose: bool = False) -> Section
     if workload is not None:
         steps = plural(workload["steps"], "step")
         header.append(("workload", f"{workload['path']}, {workload['format']}: need measured over {steps}"))
+        header += request_file_lines(workload["details"])
     return Sections(
         header=header,
         body=body,

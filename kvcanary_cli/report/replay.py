@@ -122,6 +122,8 @@ def _asked(asked: dict[str, Any]) -> dict[str, Any]:
         "stop_on_violation": False,
         "seed": 0,
         "expect": None,
+        "input_format": None,
+        "block_size": None,
     }
     return usual | asked
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from kvcanary_cli.kinds import KINDS, title
 from kvcanary_cli.report.capacity_tables import capacity_table, digest_table
 from kvcanary_cli.report.frame import Annotation, Report, Sections
+from kvcanary_cli.report.request_file import request_file_lines
 from kvcanary_cli.report.tables import Column, Table
 from kvcanary_cli.report.text import count, names, percent, plural, ranges, size, to_ranges, window, wrap
 
@@ -45,6 +46,7 @@ def header(report: Report) -> list[tuple[str, str]]:
     shape = f"{plural(pool['slots'], 'slot')}, {count(pool['pages'])} pages of {count(pool['page_size'])}, "
     lines = [
         ("replay", what),
+        *request_file_lines(trace),
         ("pool", shape + f"groups: {' '.join(pool['groups'])}"),
         ("backend", f"{backend['name']} on {backend['device']}{reason}"),
     ]
