@@ -47,12 +47,19 @@ def run_inspect(words: InspectWords, progress: Progress) -> Report:
 
 def _trace(words: InspectWords, progress: Progress, started: float) -> Report:
     from kvcanary_cli.report.inspect import build_trace
+    from kvcanary_cli.trace.files import LineError, reads_once
     from kvcanary_cli.trace.inspect_trace import inspect_trace
     from kvcanary_cli.trace.reader import open_trace
 
     if words.block_size is not None:
         raise UsageError("`--block-size` is for request traces, a trace v1 has its page size in its header")
-    with open_trace(words.file, skip_bad_lines=words.skip_bad_lines) as reader:
+    try:
+        opened = open_trace(words.file, skip_bad_lines=words.skip_bad_lines)
+    except LineError as error:
+        if words.input_format is None and reads_once(words.file):
+            error.hint = error.hint or "a request trace that comes through a pipe needs `--input-format NAME`"
+        raise
+    with opened as reader:
         facts = inspect_trace(
             reader,
             limit_requests=words.limit_requests,

@@ -10,6 +10,7 @@ import msgspec
 
 from kvcanary_cli.exits import Exit
 from kvcanary_cli.report.frame import Report, base_report, finish
+from kvcanary_cli.trace.files import reads_once
 
 if TYPE_CHECKING:
     from kvcanary_cli.trace.inspect_requests import Prefixes, RequestFacts
@@ -65,7 +66,7 @@ def build_trace(facts: TraceFacts, *, inputs: dict[str, Any], seconds: float) ->
     report["trace"] = _trace(facts)
     report["quirks"] = _trace_quirks(facts)
     report["assumed"] = []
-    report["hints"] = [_command("replay", inputs)]
+    report["hints"] = [] if reads_once(inputs["file"]) else [_command("replay", inputs)]
     return _finish(report, seconds)
 
 
@@ -187,8 +188,8 @@ def _command(command: str, inputs: dict[str, Any]) -> str:
 
 
 def _request_hints(trace: RequestTrace, inputs: dict[str, Any], facts: RequestFacts) -> list[str]:
-    """Command lines that go on from here; none for a file that no scheduler can serve."""
-    if trace.lacks or inputs["file"] == "-" or not facts.requests:
+    """Command lines that go on from here; none for a file that no scheduler can serve, or a pipe."""
+    if trace.lacks or not facts.requests or reads_once(inputs["file"]):
         return []
     hints = [_command("replay", inputs), _command("simulate", inputs)]
     if facts.both.most > SIMULATED_POOL:

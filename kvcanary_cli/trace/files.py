@@ -12,6 +12,7 @@ import io
 import os
 import re
 import shlex
+import stat
 import sys
 import zlib
 from collections.abc import Iterator
@@ -130,6 +131,16 @@ def open_bytes(path: str) -> tuple[str, ByteReader]:
         if owned is not None:
             owned.close()
         raise
+
+
+def reads_once(path: str) -> bool:
+    """Whether reading from the path takes away what is read."""
+    if path == "-":
+        return True
+    try:
+        return stat.S_ISFIFO(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 def _open_raw(path: str) -> tuple[str, BinaryIO, BinaryIO | None]:

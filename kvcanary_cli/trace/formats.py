@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import stat
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from math import isfinite
@@ -14,6 +12,7 @@ from typing import Any
 from kvcanary_cli.errors import InputError, UsageError, nearest
 from kvcanary_cli.trace.csv_formats import CSV_FORMATS, csv_format
 from kvcanary_cli.trace.files import ByteReader, LineError, open_bytes
+from kvcanary_cli.trace.files import reads_once as reads_once
 from kvcanary_cli.trace.request_trace import Format, ReadOptions, RequestTrace
 
 TRACE_V1 = "trace-v1"
@@ -138,16 +137,6 @@ def sniff(path: str) -> str:
             hint=f"`--input-format NAME` forces one of {', '.join(REQUEST_FORMATS)}",
         )
     return found
-
-
-def reads_once(path: str) -> bool:
-    """Whether reading from the path takes away what is read."""
-    if path == "-":
-        return True
-    try:
-        return stat.S_ISFIFO(os.stat(path).st_mode)
-    except OSError:
-        return False
 
 
 def _first_line(source: Iterator[bytes]) -> bytes:

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from kvcanary_cli.errors import InputError
 from kvcanary_cli.trace.block_sizes import BlockSizes
-from kvcanary_cli.trace.files import ByteReader, LineError, open_bytes
+from kvcanary_cli.trace.files import ByteReader, LineError, open_bytes, reads_once
 from kvcanary_cli.trace.requests import MAX_TOKENS, Request
 
 SECOND_NS = 10**9
@@ -159,7 +159,7 @@ class RequestTrace:
     """The requests of a file, in order of arrival.
 
     The file is read once to check every row, and again for each iteration, so that only a file whose times
-    go back, or standard input, is held in memory.
+    go back, or a pipe, is held in memory.
 
     Attributes:
         path: name for messages.
@@ -187,6 +187,7 @@ class RequestTrace:
         self.block_ids = False
         self.bad_lines: list[int] = []
         self._file = path
+        self._reads_once = reads_once(path)
         self._options = options or ReadOptions()
         self._first_ns = 0
         self._last_ns = 0
@@ -243,7 +244,7 @@ class RequestTrace:
 
     def _scan(self, reader: Reader) -> list[Row] | None:
         """Check all rows and fill the attributes; the sorted rows if they must be held."""
-        held: list[Row] | None = [] if self._file == "-" else None
+        held: list[Row] | None = [] if self._reads_once else None
         places: dict[int, tuple[int, tuple[int, int]]] = {}
         moved: set[int] = set()
         before: Row | None = None
@@ -315,7 +316,7 @@ class RequestTrace:
 
     def _with_hint(self, error: LineError) -> LineError:
         """A wrong number of ids mostly means a wrong block size: say which sizes fit."""
-        if isinstance(error, BlockCountError) and self._file != "-":
+        if isinstance(error, BlockCountError) and not self._reads_once:
             error.hint = block_size_hint(self._file, self._format_reader())
         return error
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shlex
+import threading
 from pathlib import Path
 
 import jsonschema
@@ -245,11 +247,25 @@ def test_limit_of_a_trace(capsys, trace):
 
 def test_standard_input(trace):
     done = spawn("inspect", "-", "--format", "json", stdin=trace.read_text())
-    assert (done.code, json.loads(done.out)["trace"]["forwards"]) == (0, 30)
+    found = json.loads(done.out)
+    assert (done.code, found["trace"]["forwards"], found["hints"]) == (0, 30, [])
     text = (CSV / "vidur.csv").read_text()
     done = spawn("inspect", "-", "--input-format", "vidur", "--format", "json", stdin=text)
     found = json.loads(done.out)
     assert (done.code, found["requests"]["requests"], found["hints"]) == (0, 11, [])
+    done = spawn("inspect", "-", stdin=text)
+    assert (done.code, done.out) == (2, "")
+    assert "hint: a request trace that comes through a pipe needs `--input-format NAME`" in done.err
+
+
+def test_a_named_pipe_is_read_once(capsys, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=[(CSV / "vidur.csv").read_bytes()], daemon=True)
+    writer.start()
+    found = report(capsys, pipe, "--input-format", "vidur")
+    writer.join()
+    assert (found["requests"]["requests"], found["requests"]["prompt_tokens"]["total"]) == (11, 24_441)
 
 
 @pytest.mark.parametrize(
