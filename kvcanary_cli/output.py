@@ -112,7 +112,21 @@ def _write_jsonl(report: Report) -> None:
     """The findings one by one, then the rest: a reader never has to hold a line of unbounded length."""
     for incident in report.get("incidents", ()):
         write_line("incident", incident)
-    write_line("summary", {key: value for key, value in report.items() if key != "incidents"})
+    for file in report.get("files", ()) if report.get("incidents") is not None else ():
+        write_line("file", _without_incidents(file))
+    rest = {key: value for key, value in report.items() if key not in ("incidents", *_LINES_OF_THEIR_OWN)}
+    write_line("summary", rest if "incidents" in report else report)
+
+
+_LINES_OF_THEIR_OWN = ("files",)
+"""Lists of a replay's report that stand in front of the summary."""
+
+
+def _without_incidents(file: dict[str, Any]) -> dict[str, Any]:
+    """One file of several; its incidents were written already."""
+    if file["report"] is None:
+        return file
+    return {**file, "report": {key: value for key, value in file["report"].items() if key != "incidents"}}
 
 
 def _write_file(path: str, text: str) -> None:

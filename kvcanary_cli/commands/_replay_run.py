@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,10 +44,12 @@ class RunRequest:
     save_trace: str | None = None
     skip_bad_lines: bool = False
     seed: int = 0
+    scheduler: str | None = None
     no_tokens: bool = False
     history: tuple[str | None, int] | None = None
     expect: str | None = None
     incident: int | None = None
+    parts: tuple[str, ...] = ()
     input_format: str | None = None
     block_size: int | None = None
 
@@ -65,6 +68,7 @@ def run_command(
     cache_note = prepare_backend(device)
     # deferred until the device is known: numba on a CPU, torch and triton on a GPU
     from kvcanary_cli.faults.answers import read_answers
+    from kvcanary_cli.replay.parts import open_parts
     from kvcanary_cli.replay.run import run_replay
     from kvcanary_cli.replay.source import open_source
     from kvcanary_cli.report.incident_text import finding_line
@@ -74,13 +78,15 @@ def run_command(
     options = replay_options(request, device)
     answers = read_answers(request.expect) if request.expect is not None else None
     started = time.monotonic()
+    open_input = partial(open_parts, request.parts) if request.parts else partial(open_source, request.path)
     with (
-        open_source(
-            request.path,
+        open_input(
             skip_bad_lines=request.skip_bad_lines,
             limit_requests=request.limit_requests,
             save_trace=request.save_trace,
             seed=request.seed,
+            scheduler=request.scheduler,
+            capacities=request.capacities,
             input_format=request.input_format,
             block_size=request.block_size,
         ) as source,
@@ -124,6 +130,7 @@ def run_command(
                 "skip_bad_lines": request.skip_bad_lines,
                 "stop_on_violation": request.stop_on_violation,
                 "seed": request.seed,
+                **({"scheduler": request.scheduler} if request.scheduler is not None else {}),
                 "expect": request.expect,
                 "input_format": request.input_format,
                 "block_size": request.block_size,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,9 +25,18 @@ from kvcanary_cli.commands._options import (
 )
 from kvcanary_cli.output import Format, emit, start_progress, write_line
 
+if TYPE_CHECKING:
+    from kvcanary_cli.commands._replay_run import RunRequest
+    from kvcanary_cli.report.replay_views import View
+
 
 def replay(
-    trace: Annotated[str, typer.Argument(metavar="TRACE", help="Trace v1 or request trace; - is stdin.")],
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE...", help="Traces v1 or request traces; - is stdin.")
+    ],
+    jobs: Annotated[
+        int, typer.Option("--jobs", metavar="N", min=1, help="Replay so many files at once.")
+    ] = 1,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     hash_name: Annotated[
@@ -121,6 +132,12 @@ def replay(
     seed: Annotated[
         int, typer.Option("--seed", metavar="N", min=0, help="Seed of the model that runs a request trace.")
     ] = 0,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            "--scheduler", metavar="sglang|vllm", help="Whose rules serve a request trace; the config's, else sglang."
+        ),
+    ] = None,
     output_format: FormatOption = Format.text,
     output: OutputOption = None,
     quiet: QuietOption = False,
@@ -146,11 +163,14 @@ def replay(
         strict=strict,
     )
     # deferred: numba takes a second to import, --help must not pay for it
+    from kvcanary_cli.commands._replay_files import refuse_single, request_of, run_all
     from kvcanary_cli.commands._replay_run import RunRequest, check_files, run_command
+    from kvcanary_cli.report.replay_files import render_files
     from kvcanary_cli.report.replay_views import View, renderer
+    from kvcanary_cli.trace.recordings import in_order
 
     request = RunRequest(
-        path=trace,
+        path=files[0],
         device=device,
         threads=threads,
         hash_name=hash_name,
@@ -166,6 +186,7 @@ def replay(
         save_trace=save_trace,
         skip_bad_lines=skip_bad_lines,
         seed=seed,
+        scheduler=scheduler,
         no_tokens=no_tokens,
         history=(group, slot) if history and slot is not None else None,
         expect=expect,
@@ -186,15 +207,41 @@ def replay(
         verbose=verbose,
     )
     view.check()
-    check_files(request, output)
-    progress = start_progress("replay", options, no_progress=no_progress, inputs={"trace": {"path": trace}})
+    for path in files:
+        check_files(replace(request, path=path), output)
+    groups = in_order(files) if len(files) > 1 else [tuple(files)]
 
-    def stream(found: dict[str, Any]) -> None:
+    def stream(path: str, found: dict[str, Any]) -> None:
         if options.format is Format.jsonl:
-            write_line("progress", {"step": found["step"], "finding": found})
+            file = {"file": path} if len(groups) > 1 else {}
+            write_line("progress", {**file, "step": found["step"], "finding": found})
 
+    if len(groups) > 1:
+        refuse_single(_single(request, view))
+        inputs: dict[str, Any] = {"files": files}
+        progress = start_progress("replay", options, no_progress=no_progress, inputs=inputs)
+        try:
+            report = run_all(request, groups, jobs, progress, stream)
+        finally:
+            progress.close()
+        emit(report, partial(render_files, show_all=show_all), options)
+    request = request_of(request, groups[0])
+    inputs = {"trace": {"path": request.path}}
+    progress = start_progress("replay", options, no_progress=no_progress, inputs=inputs)
     try:
-        report = run_command(request, progress, stream)
+        report = run_command(request, progress, partial(stream, request.path))
     finally:
         progress.close()
     emit(report, renderer(report, view), options)
+
+
+def _single(request: RunRequest, view: View) -> dict[str, bool]:
+    """Flags that are about one file, and whether they were given."""
+    return {
+        "--incident": view.incident is not None,
+        "--slot": view.slot is not None,
+        "--slots": view.slots,
+        "--heatmap": view.heatmap,
+        "--expect": view.expects,
+        "--save-trace": request.save_trace is not None,
+    }

@@ -13,7 +13,8 @@ def again(inputs: dict[str, Any], *more: str) -> str:
     Args:
         inputs: of a replay's report.
     """
-    words = ["kvcanary", "replay", shell_word(inputs["trace"]["path"])]
+    trace = inputs["trace"]
+    words = ["kvcanary", "replay", *(shell_word(path) for path in trace.get("parts") or [trace["path"]])]
     if inputs["hash"] != "all":
         words += ["--hash", inputs["hash"]]
     if inputs["chain"] != "mixed":
@@ -24,6 +25,8 @@ def again(inputs: dict[str, Any], *more: str) -> str:
     for key in ("input_format", "block_size", "ring", "limit_steps", "limit_requests"):
         if inputs[key] is not None:
             words += [_flag(key), shell_word(str(inputs[key]))]
+    if inputs.get("scheduler") is not None:
+        words += ["--scheduler", inputs["scheduler"]]
     if inputs["capacities"] is not None:
         words += ["--capacities", shell_word(inputs["capacities"])]
     for key in ("skip_bad_lines", "stop_on_violation"):
