@@ -60,6 +60,8 @@ def open_source(
     limit_requests: int | None = None,
     save_trace: str | None = None,
     seed: int = 0,
+    scheduler: str | None = None,
+    capacities: str | None = None,
     input_format: str | None = None,
     block_size: int | None = None,
 ) -> Iterator[Source]:
