@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from kvcanary_cli.main import COMMANDS, build_app
+from kvcanary_cli.main import COMMANDS, GROUPS, build_app
 from tests.cli import ROOT, call
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
@@ -30,7 +30,10 @@ def test_readme_names_every_page():
     assert missing == []
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+GROUPED = [f"{group} {command}" for group, (_, commands) in GROUPS.items() for command in commands]
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *GROUPED])
 def test_every_command_is_shown_in_the_readme(command):
     assert re.search(rf"^kvcanary {command}\b", page("README.md"), re.MULTILINE)
 
@@ -50,7 +53,9 @@ def test_shown_command_lines_use_flags_that_exist(capsys, line):
     words = shlex.split(line.partition(";")[0].partition("|")[0], comments=True)[1:]
     own = words[: words.index("--")] if "--" in words else words
     flags = {word.partition("=")[0] for word in own if word.startswith("--")}
-    if own and own[0] in COMMANDS:
+    if own and own[0] in GROUPS:
+        assert flags <= set(re.findall(r"--[a-z-]+", call(capsys, *own[:2], "--help").out))
+    elif own and own[0] in COMMANDS:
         assert flags <= set(re.findall(r"--[a-z-]+", call(capsys, own[0], "--help").out))
     else:
         assert flags <= {"--help", "--version"}
@@ -81,4 +86,13 @@ def test_every_flag_has_help(command):
     from typer.main import get_command
 
     parameters = get_command(build_app([command])).commands[command].params
+    assert [p.name for p in parameters if p.param_type_name == "option" and not p.help] == []
+
+
+@pytest.mark.parametrize("words", GROUPED)
+def test_every_flag_of_a_group_has_help(words):
+    from typer.main import get_command
+
+    group, command = words.split()
+    parameters = get_command(build_app([group])).commands[group].commands[command].params
     assert [p.name for p in parameters if p.param_type_name == "option" and not p.help] == []

@@ -43,7 +43,26 @@ def test_help(capsys, flag):
     commands = re.findall(
         r"^  ([a-z-]+) ", done.out.partition("Commands:")[2].partition("Exit codes:")[0], re.M
     )
-    assert sorted(commands) == sorted(main.COMMANDS)
+    assert sorted(commands) == sorted([*main.COMMANDS, *main.GROUPS])
+
+
+GROUPED = [(group, command) for group, (_, commands) in main.GROUPS.items() for command in commands]
+
+
+@pytest.mark.parametrize("words", [*((group,) for group in main.GROUPS), *GROUPED], ids=" ".join)
+def test_help_of_each_group(capsys, words):
+    done = call(capsys, *words, "--help")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith(f"Usage: kvcanary {' '.join(words)} ")
+    assert "Example: kvcanary" in done.out
+    assert "    130  stopped by Ctrl-C\n" in done.out
+    assert max(len(line) for line in done.out.splitlines()) <= 80
+
+
+def test_usage_errors_of_a_group_name_the_command(capsys):
+    done = call(capsys, "trace", "cut", "--nonsense")
+    assert (done.code, "kvcanary trace cut --help" in done.err) == (2, True)
+    assert call(capsys, "trace", "nonsense").code == 2
 
 
 @pytest.mark.parametrize("command", [*main.COMMANDS, *main.ALIASES])

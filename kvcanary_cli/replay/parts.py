@@ -18,11 +18,11 @@ SIZES = ("pool", "groups", "sources", "token_position_offset")
 
 @dataclass(slots=True)
 class Part:
-    """One file of a recording; `offset` is the number of lines before it, once it is read."""
+    """One file of a recording; `offset` is the number of lines before it, -1 while it is not read yet."""
 
     path: str
     number: int
-    offset: int = 0
+    offset: int = -1
 
 
 @dataclass(kw_only=True, slots=True)
@@ -105,5 +105,5 @@ def _place(where: str | None, name: str, parts: Sequence[tuple[Part, TraceReader
     line = (where or "").removeprefix(f"{name}:")
     if where == line or not line.isdigit():
         return where
-    part = next(part for part, _ in reversed(parts) if part.offset < int(line))
+    part = next(part for part, _ in reversed(parts) if 0 <= part.offset < int(line))
     return f"{part.path}:{int(line) - part.offset}"
