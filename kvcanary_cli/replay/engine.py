@@ -93,6 +93,7 @@ class Replay:
         self.state = state
         self.ledger = ledger
         self.limits = limits
+        self._has_limits = limits.is_known
         self.path = path
         self.sweep_interval = sweep_interval
         self.totals = Totals()
@@ -197,15 +198,8 @@ class Replay:
         self.totals.steps += 1
         self.ledger.forward(step, decoded)
         entries = {g.kind: self.runtime.planned_entries(g, call) for g in self.runtime.layout.groups}
-        demand = Demand(
-            step=step,
-            batch=decoded.num_lanes,
-            tokens=decoded.num_tokens,
-            entries=entries,
-            checks_tokens=self.state.expected.is_used,
-            drafts=event.mode in DRAFT_MODES,
-        )
-        self.capacity.add(check_forward(self.limits, demand))
+        if self._has_limits:
+            self._check_limits(step, decoded, entries, drafts=event.mode in DRAFT_MODES)
         self._count(decoded, entries)
         lost = unjudged_entries(self.state, self.runtime, call) if self.state.has_gap else Unjudged()
         self.runtime.forward(call)
@@ -220,10 +214,23 @@ class Replay:
             self.sweep()
             self.ledger.swept(step)
 
+    def _check_limits(
+        self, step: int, decoded: DecodedForward, entries: dict[str, int], *, drafts: bool
+    ) -> None:
+        demand = Demand(
+            step=step,
+            batch=decoded.num_lanes,
+            tokens=decoded.num_tokens,
+            entries=entries,
+            checks_tokens=self.state.expected.is_used,
+            drafts=drafts,
+        )
+        self.capacity.add(check_forward(self.limits, demand))
+
     def _count(self, decoded: DecodedForward, entries: dict[str, int]) -> None:
         launches = 2 * len(self.runtime.layout.halves)
         self.totals.entries += launches * sum(entries.values())
-        self.totals.stamps += launches * len(entries) * int((decoded.call.slots >= 0).sum())
+        self.totals.stamps += launches * len(entries) * int(np.count_nonzero(decoded.call.slots >= 0))
         self.totals.expectations += decoded.call.expected_tokens is not None
 
     def _mark_written(self, slots: np.ndarray) -> None:

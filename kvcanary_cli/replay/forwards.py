@@ -17,6 +17,8 @@ from kvcanary_cli.trace.events import Forward
 from kvcanary_cli.trace.tokens import made_up_tokens, mix
 
 _NO_POOL = np.zeros((0, 0), np.int32)
+_NO_SLOTS = np.zeros(0, np.int64)
+_NO_CONTEXTS = np.zeros(0, np.uint64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,10 +52,9 @@ def decode_forward(event: Forward, line: int, state: RunState, path: str) -> Dec
     prefix = np.array(event.prefix, np.int64)
     lens = np.array(event.lens, np.int64) if event.lens is not None else np.ones(rows.size, np.int64)
     slots, column_state = state.table.resolve(rows, prefix, lens, event.slots)
-    if (column_state & COLUMN_UNMAPPED).any():
+    if event.slots is None and (column_state & COLUMN_UNMAPPED).any():
         _raise_unmapped(int(np.nonzero(column_state & COLUMN_UNMAPPED)[0][0]), rows, prefix, lens, line, path)
-    columns = _columns(prefix, lens)
-    lanes = np.repeat(np.arange(rows.size), lens)
+    columns = prefix if event.lens is None else _columns(prefix, lens)
     tokens = (
         np.array(event.tokens, np.int64)
         if event.tokens is not None
@@ -63,7 +64,7 @@ def decode_forward(event: Forward, line: int, state: RunState, path: str) -> Dec
     if event.expect is not None:
         expected = np.array(event.expect, np.int64)
         expected = np.where(expected == UNKNOWN, tokens, expected)
-    pad_slots, pad_contexts = _padding(event, rows, lanes, slots, line)
+    pad_slots, pad_contexts = _padding(event, rows, lens, slots, line)
     call = ForwardCall(
         rows=rows,
         prefix=prefix,
@@ -157,19 +158,19 @@ def default_lane_tokens(state: RunState, rows: IntArray, lens: IntArray, prefix:
 
 
 def _padding(
-    event: Forward, rows: IntArray, lanes: IntArray, slots: IntArray, line: int
+    event: Forward, rows: IntArray, lens: IntArray, slots: IntArray, line: int
 ) -> tuple[IntArray, npt.NDArray[np.uint64]]:
     """Slots that padded lanes, lanes of the graph beyond the batch, and padded kernels write."""
     parts = []
     if rows.size and rows[-1] == 0:  # padded lanes come last
-        padded = slots[rows[lanes] == 0]
+        padded = slots[np.repeat(rows, lens) == 0]
         parts.append(padded[padded >= 0])
     if event.width is not None and event.width > rows.size:
         parts.append(np.zeros(1, np.int64))
     if event.pad_writes is not None:
         parts.append(event.pad_writes)
     if not parts:
-        return np.zeros(0, np.int64), np.zeros(0, np.uint64)
+        return _NO_SLOTS, _NO_CONTEXTS
     pad_slots = np.concatenate(parts)
     return pad_slots, event_context(line, pad_slots)
 

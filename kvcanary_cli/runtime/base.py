@@ -18,6 +18,7 @@ from kvcanary_cli.errors import PhaseError
 from kvcanary_cli.kernels.consts import LaunchTag
 from kvcanary_cli.runtime.calls import ForwardCall, HostCopy, IntArray, SweepCall, WordArray
 from kvcanary_cli.runtime.expected import ExpectedTokens
+from kvcanary_cli.runtime.lane_plan import planned_entries
 from kvcanary_cli.runtime.layout import HEAD, SWA, SWEEP, TAIL, GroupLayout, Layout, launch_tag
 from kvcanary_cli.runtime.page_table import PageTable
 from kvcanary_cli.runtime.stretch import Stretch
@@ -141,7 +142,7 @@ class Runtime(ABC):
 
     def planned_entries(self, group: GroupLayout, call: ForwardCall) -> int:
         """Verify entries that the plan of one group asks for."""
-        return int(self.entry_counts(group, call).sum())
+        return int(planned_entries(call.rows, call.prefix, group.window))
 
     def entry_counts(self, group: GroupLayout, call: ForwardCall) -> IntArray:
         """[num_lanes] verify entries of each lane."""

@@ -74,14 +74,29 @@ def forward_size(call: ForwardCall, window: int, slots: IntArray, num_slots: int
 
 @njit(cache=True)
 def _count(rows, prefix, lens, window, slots, num_slots):
-    longest_prefix = longest_lane = entries = written = live = 0
+    longest_prefix = longest_lane = written = live = 0
+    entries = planned_entries(rows, prefix, window)
     for lane in range(rows.size):
         longest_prefix = max(longest_prefix, prefix[lane])
         longest_lane = max(longest_lane, lens[lane])
         if rows[lane] != 0:
-            entries += min(prefix[lane], window) if window > 0 else prefix[lane]
             live += lens[lane]
     for i in range(min(live, slots.size)):
         if 0 <= slots[i] < num_slots:
             written += 1
     return longest_prefix, longest_lane, entries, written
+
+
+@njit(cache=True)
+def planned_entries(rows, prefix, window):
+    """Verify entries that the plan of a group asks for.
+
+    Args:
+        rows, prefix: [num_lanes] int64; row 0 is padding.
+        window: of the group, 0 without one.
+    """
+    entries = 0
+    for lane in range(rows.size):
+        if rows[lane] != 0:
+            entries += min(prefix[lane], window) if window > 0 else prefix[lane]
+    return entries

@@ -245,9 +245,7 @@ def test_an_error_of_the_source_comes_after_what_was_read_before(ahead, monkeypa
 def without_bytes(head: ev.Header, events: list[ev.Event]) -> tuple[ev.Header, list[ev.Event]]:
     """The same trace of a pool that nobody records bytes of."""
     kept = [event for event in events if not isinstance(event, ev.Kv | ev.Digest)]
-    return ev.Header(
-        **{name: getattr(head, name) for name in head.__struct_fields__} | {"sources": None}
-    ), kept
+    return ev.Header(**{name: getattr(head, name) for name in head.__struct_fields__} | {"sources": []}), kept
 
 
 def assert_kinds_agree(ahead, name: str, kinds: list[str], *, steps: int, seed: int) -> int:
