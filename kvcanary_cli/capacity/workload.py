@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kvcanary_cli.capacity.formula import floor_page
 from kvcanary_cli.errors import InputError, KvCanaryError, UsageError
 
 if TYPE_CHECKING:
@@ -71,29 +70,14 @@ def measure_file(path: str, setup: Setup, sizes: Sizes, reading: Reading | None 
             raise UsageError(f"`--block-size` is for request traces, {path} is a trace v1")
         with open_trace(path) as reader:
             return measure(path, "trace v1", reader.header, (event for _, event in reader))
+    from kvcanary_cli.capacity.served import measure_requests, server_settings
     from kvcanary_cli.sim.config import SimConfig
-    from kvcanary_cli.sim.run import simulate_file
 
-    pool, chunk = setup.pool, setup.prefill.chunk
-    page = pool.page_size
     try:
-        config = SimConfig(
-            pool_slots=floor_page(pool.tokens, page) + page,
-            page_size=page,
-            row_width=-(-pool.context_length // page) * page,
-            max_running_requests=sizes.running.requests,
-            chunk_tokens=chunk if chunk > 0 else None,
-            max_prefill_tokens=setup.prefill.max_tokens,
-            prefix_cache=setup.is_radix_on,
-            window=setup.window.size or 0,
-            window_slots=0 if setup.window.tokens is None else floor_page(setup.window.tokens, page) + page,
-            draft_tokens=setup.speculation.draft_tokens if setup.speculation.algorithm else 0,
-        )
+        config = SimConfig(**server_settings(setup, sizes))
     except KvCanaryError as error:
         raise InputError(f"the scheduler model can't serve this: {error.message}", where=path) from error
-    model = simulate_file(path, kind, config=config, block_size=block_size)
-    measured = measure(path, f"{model.format}, served by the scheduler model", model.header, model.events)
-    return measured._replace(details=model.details)
+    return measure_requests(path, config, input_format=kind, block_size=block_size)
 
 
 def measure(path: str, format_: str, header: Header, events: Iterable[Event]) -> Workload:

@@ -135,7 +135,9 @@ def replay(
     scheduler: Annotated[
         str | None,
         typer.Option(
-            "--scheduler", metavar="sglang|vllm", help="Whose rules serve a request trace; the config's, else sglang."
+            "--scheduler",
+            metavar="sglang|vllm",
+            help="Whose rules serve a request trace; the config's, else sglang.",
         ),
     ] = None,
     output_format: FormatOption = Format.text,

@@ -9,6 +9,7 @@ from typing import Any
 from kvcanary_cli.errors import InputError
 from kvcanary_cli.sim.config import SimConfig
 from kvcanary_cli.sim.scheduler import simulate
+from kvcanary_cli.sim.settings import Asked, server
 from kvcanary_cli.trace.events import Event, Header
 from kvcanary_cli.trace.formats import TRACE_V1, open_requests
 from kvcanary_cli.trace.request_trace import ReadOptions, RequestTrace
@@ -21,6 +22,8 @@ REPORTED_SETTINGS = (
     "max_running_requests",
     "chunk_tokens",
     "max_prefill_tokens",
+    "max_num_batched_tokens",
+    "max_num_seqs",
     "prefix_cache",
     "mixed_chunk",
     "conservativeness",
@@ -54,15 +57,19 @@ def simulate_file(
     skip_bad_lines: bool = False,
     block_size: int | None = None,
     seed: int = 0,
+    scheduler: str | None = None,
+    capacities: str | None = None,
 ) -> Model:
     """Serve the requests of a file with the scheduler model.
 
     Args:
         kind: what `sniff` says of the file.
-        config: the modelled server, by default `SimConfig()` with rows as wide as the largest request
-            needs and the launch capacities that follow; `seed` goes into it.
+        config: the modelled server; None: that of `capacities`, or else `SimConfig()`, with rows as wide as the
+            largest request needs and the launch capacities that follow. `seed` goes into it.
         limit_requests: how many requests of the file to take.
         block_size: tokens that a block id names, where the file does not say.
+        scheduler: sglang or vllm; None: what `capacities` says, else sglang.
+        capacities: config with pool, launch arguments and settings of the model.
 
     Raises: InputError for rows that can't be used, and while events are read for a request that is too
         large for the pool.
@@ -73,9 +80,7 @@ def simulate_file(
     trace = open_requests(path, format_name=kind, options=options)
     trace.require_schedulable()
     if config is None:
-        default = SimConfig()
-        columns = -(-trace.longest // default.page_size) * default.page_size
-        config = replace(default, row_width=max(columns, default.page_size)).with_capacities()
+        config = server(Asked(scheduler=scheduler), capacities=capacities, longest=trace.longest)
     config = replace(config, seed=seed)
     header, events = simulate(trace, config)
     settings = asdict(config)

@@ -156,3 +156,19 @@ def test_what_cannot_be_done(capsys, there, words, message):
 def test_imports():
     loaded = imported_by("simulate", REQUESTS, *SERVER, "--limit-requests", "2")
     assert not loaded & {"torch", "triton", "numba", "rich"}
+
+
+def test_replay_serves_by_the_same_model(capsys, there):
+    (there / "c.yaml").write_text(
+        "pool: {tokens: 9600, page_size: 16}\n"
+        "capacities: {write_req: 64, write_entry: 8192, verify: 28800}\n"
+        "simulate: {scheduler: vllm}\n"
+    )
+    report = report_of(capsys, REQUESTS, *FEW, "--capacities", "c.yaml")
+    words = (REQUESTS, *FEW, "--capacities", "c.yaml", "--device", "cpu", "--no-progress", "--format", "json")
+    replayed = json.loads(call(capsys, "replay", *words).out)
+    assert (replayed["status"], replayed["coverage"]["steps"]) == ("pass", report["run"]["steps"])
+    assert replayed["pool"]["slots"] == report["pool"]["slots"] == 9616
+    assert call(capsys, "replay", *words, "--scheduler", "sglang").code == 0
+    done = call(capsys, "replay", REQUESTS, "--scheduler", "orca")
+    assert (done.code, "known are sglang, vllm" in done.err) == (2, True)
