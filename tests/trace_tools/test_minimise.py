@@ -11,7 +11,6 @@ from kvcanary_cli.trace_tools.reduce import reduced, smallest
 from kvcanary_cli.trace_tools.same import findings_of, keeps
 from tests.trace_tools.made import DEVICE, clean, original, replayed
 
-
 SLOW = (("mixed", "K01"), ("mixed", "K21"), ("spec", "K06"), ("shared-prefix", "K25"))
 
 
