@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from kvcanary_cli.capacity.capacities import Capacity, capacities
@@ -37,8 +38,16 @@ class Reading(NamedTuple):
     block_size: int | None = None
 
 
-def audit(request: Request, workload: str | None = None, reading: Reading | None = None) -> Audit:
+def audit(
+    request: Request,
+    workload: str | None = None,
+    reading: Reading | None = None,
+    on_progress: Callable[[int, int], None] = lambda steps, entries: None,
+) -> Audit:
     """Audit a launch, with `workload` by what the requests of that file need.
+
+    Args:
+        on_progress: gets the forwards so far that a model made of a request trace, and the last one's verify entries.
 
     Raises: MissingInputsError for what neither flags nor files say, UsageError or InputError for what
         the server refuses, InputError where the capacities that a config states don't follow from it.
@@ -52,7 +61,7 @@ def audit(request: Request, workload: str | None = None, reading: Reading | None
     if workload is not None:
         from kvcanary_cli.capacity.workload import measure_file  # deferred: it loads NumPy
 
-        request = request._replace(workload=measure_file(workload, setup, sizes, reading))
+        request = request._replace(workload=measure_file(workload, setup, sizes, reading, on_progress))
         allowed = errors(find(setup, sizes))
         setup = resolve(request)
     findings = find(setup, sizes)

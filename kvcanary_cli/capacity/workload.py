@@ -5,7 +5,7 @@ The only part of the audit that loads NumPy, so everything heavy is imported whe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvcanary_cli.errors import InputError, KvCanaryError, UsageError
@@ -54,7 +54,13 @@ class Workload(NamedTuple):
         return max(self.verify, key=lambda pair: pair[1].need)
 
 
-def measure_file(path: str, setup: Setup, sizes: Sizes, reading: Reading | None = None) -> Workload:
+def measure_file(
+    path: str,
+    setup: Setup,
+    sizes: Sizes,
+    reading: Reading | None = None,
+    on_progress: Callable[[int, int], None] = lambda steps, entries: None,
+) -> Workload:
     """Needs of a trace v1, or of a request trace served by a modelled server with these settings.
 
     Raises: InputError for a file that is neither, has a bad line, or whose requests the pool can't hold,
@@ -77,7 +83,7 @@ def measure_file(path: str, setup: Setup, sizes: Sizes, reading: Reading | None 
         config = SimConfig(**server_settings(setup, sizes))
     except KvCanaryError as error:
         raise InputError(f"the scheduler model can't serve this: {error.message}", where=path) from error
-    return measure_requests(path, config, input_format=kind, block_size=block_size)
+    return measure_requests(path, config, input_format=kind, block_size=block_size, on_progress=on_progress)
 
 
 def measure(path: str, format_: str, header: Header, events: Iterable[Event]) -> Workload:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -13,6 +14,7 @@ from kvcanary_cli.commands._options import (
     ExitZeroOption,
     FormatOption,
     InputFormatOption,
+    NoProgressOption,
     OutputOption,
     QuietOption,
     StrictOption,
@@ -21,10 +23,10 @@ from kvcanary_cli.commands._options import (
 )
 from kvcanary_cli.errors import UsageError
 from kvcanary_cli.exits import Exit
-from kvcanary_cli.output import EmitOptions, Format, emit
+from kvcanary_cli.output import EmitOptions, Format, emit, start_progress
 
 if TYPE_CHECKING:
-    from kvcanary_cli.capacity.audit import Audit
+    from kvcanary_cli.capacity.audit import Audit, Reading
     from kvcanary_cli.capacity.request import Request
 
 _YAML = (".yaml", ".yml")
@@ -109,6 +111,7 @@ def check_capacities(
     output: OutputOption = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
+    no_progress: NoProgressOption = False,
     exit_zero: ExitZeroOption = False,
     strict: StrictOption = False,
 ) -> None:
@@ -118,7 +121,7 @@ def check_capacities(
     sglang.launch_server --model-path meta-llama/Llama-3.1-8B --context-length 131072
     """
     # deferred: --help needs none of it
-    from kvcanary_cli.capacity.audit import Reading, audit
+    from kvcanary_cli.capacity.audit import Reading
     from kvcanary_cli.capacity.request import make_request
     from kvcanary_cli.report.check_capacities import build_check_capacities, render_check_capacities
 
@@ -146,17 +149,42 @@ def check_capacities(
         raise UsageError(
             "`--input-format` and `--block-size` are for the file of `--workload`, which is not given"
         )
+    judge = partial(_judge, workload, reading, options, no_progress)
     if compare:
         if solve is not None:
             raise UsageError("`--compare` and `--solve` exclude each other", hint="solve each by itself")
         pair = split_pair(words or [], config=config, from_args=from_args)
-        compare_two(make, pair, partial(audit, workload=workload, reading=reading), options)
+        compare_two(make, pair, judge, options)
     config_path, command = split_words(words or [], config=config, from_args=from_args)
     request = make(config_path=config_path, command=command)
     if solve is not None:
         print_solution(request, solve)
-    report = build_check_capacities(audit(request, workload, reading))
+    report = build_check_capacities(judge(request))
     emit(report, partial(render_check_capacities, verbose=verbose), options)
+
+
+def _judge(
+    workload: str | None, reading: Reading, options: EmitOptions, no_progress: bool, request: Request
+) -> Audit:
+    """The audit of one launch; serving a workload may take a while, and says so."""
+    from kvcanary_cli.capacity.audit import audit
+
+    if workload is None:
+        return audit(request)
+    # the report is all that stdout gets, whatever its format
+    quiet = replace(options, format=Format.text)
+    progress = start_progress("check-capacities", quiet, no_progress=no_progress)
+    verified = 0
+
+    def tell(steps: int, entries: int) -> None:
+        nonlocal verified
+        verified += entries
+        progress.update(steps, None, verified, 0)
+
+    try:
+        return audit(request, workload, reading, tell)
+    finally:
+        progress.close()
 
 
 def compare_two(

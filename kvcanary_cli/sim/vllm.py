@@ -249,7 +249,7 @@ class VllmScheduler:
             retracted=self._preempted,
             finished=self._finished,
             request_slots=memory.used * size,
-            sampled_tokens=len(sampling),
+            sampled_tokens=sum([lane.request.output_length > 0 for lane in sampling]),
             prompted_tokens=sum(lane.request.input_length for lane in sampling if not lane.generated),
         )
 

@@ -9,6 +9,7 @@ from kvcanary_cli.capacity.workload import measure
 from kvcanary_cli.sim.config import SimConfig
 from kvcanary_cli.sim.scheduler import simulate
 from kvcanary_cli.trace.formats import open_requests
+from tests.cli import ROOT
 
 
 @pytest.fixture
@@ -50,3 +51,16 @@ def test_progress_is_told_of_every_forward(requests):
     )
     assert [steps for steps, _ in seen] == list(range(1, found.steps + 1))
     assert max(entries for _, entries in seen) == dict(found.verify)["full"].need
+
+
+def test_an_audit_passes_progress_on(requests):
+    from kvcanary_cli.capacity.audit import audit
+    from kvcanary_cli.capacity.request import make_request
+
+    seen = []
+    found = audit(
+        make_request(config_path=str(ROOT / "configs/llama-3.1-8b-h100.yaml")),
+        requests,
+        on_progress=lambda steps, entries: seen.append(steps),
+    )
+    assert seen[-1] == found.setup.workload.steps == len(seen)
