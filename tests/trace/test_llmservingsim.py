@@ -26,6 +26,7 @@ def test_samples():
     assert (measured.records, measured.reordered) == (20, 0)
     assert notes(measured) == {"measured times beside the arrival are not used": 20}
     assert next(iter(measured)).rid == "bench-0"
+    assert 1 < measured.span_s < 60
 
 
 def test_rows_and_sessions_in_one_file(tmp_path):

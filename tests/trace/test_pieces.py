@@ -16,6 +16,7 @@ def test_equal_beginnings_have_equal_ids():
 def test_order_length_and_place_make_ids_differ():
     ids = [lay(pieces, 4)[-1] for pieces in ([(1, 4), (2, 4)], [(2, 4), (1, 4)], [(1, 3), (2, 5)], [(2, 8)])]
     assert len(set(ids)) == 4
+    assert lay([(1, 3), (2, 5), (3, 4)], 4)[-1] != lay([(1, 4), (2, 4), (3, 4)], 4)[-1]
     many = lay([(number % 3, 1 + number % 7) for number in range(3000)], 4)
     assert len(set(many)) == len(many)
 
