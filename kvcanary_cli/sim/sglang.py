@@ -4,6 +4,9 @@ It batches as SGLang 0.5.23 does: prompts before decodes, long prompts in chunks
 and the pool's room, running requests retracted when the pool is full. What is simpler: no forward overlaps with the
 work of the host, so a request leaves as soon as its last token is there; a request that is alone is served if
 the pool holds it, where SGLang may wait for ever; and a prompt in progress waits for pages instead of failing.
+
+A request without output (an embedding, a call that failed) is a prompt and no more: it ends with the forward that
+completes it, and its prompt is cached like any other.
 """
 
 from __future__ import annotations
