@@ -291,7 +291,7 @@ class SglangScheduler:
                 retracted=self._retracted,
                 finished=self._finished,
                 request_slots=pool.request_slots,
-                sampled_tokens=len(sampling) + sum(kept),
+                sampled_tokens=sum([lane.request.output_length > 0 for lane in sampling]) + sum(kept),
                 prompted_tokens=sum([lane.request.input_length for lane in sampling if not lane.generated]),
             )
         )

@@ -83,3 +83,8 @@ def test_time_is_the_sum_of_the_costs():
 def test_silent_run_needs_the_same_input():
     with pytest.raises(Exception, match="needs 25,002 pages"):
         facts_of([request("a", prompt=400_029, output=1)], SimConfig(row_width=1_000_000))
+
+
+def test_request_without_output_samples_nothing_and_ends_with_its_prompt():
+    seen = facts_of([request("a", output=0), request("b", output=2)], SimConfig())
+    assert [(fact.sampled_tokens, fact.lanes, fact.finished) for fact in seen] == [(1, 2, 0), (1, 1, 1)]
