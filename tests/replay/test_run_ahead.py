@@ -14,6 +14,7 @@ from kvcanary_cli.kinds import KINDS
 from kvcanary_cli.replay import run as run_module
 from kvcanary_cli.replay.options import ReplayOptions
 from kvcanary_cli.replay.run import run_replay
+from kvcanary_cli.replay.violations import ViolationBatch
 from kvcanary_cli.report.incidents import incident_json
 from kvcanary_cli.runtime import ahead_gpu
 from kvcanary_cli.runtime.ahead_gpu import AheadRuntime
@@ -84,16 +85,28 @@ def incidents(found: Found) -> list[dict[str, object]]:
 
 
 def assert_same(found: Found, wanted: Found) -> None:
-    assert [(b.step, sorted(map(tuple, b.rows.tolist()))) for b in found.batches] == [
-        (b.step, sorted(map(tuple, b.rows.tolist()))) for b in wanted.batches
-    ]
-    assert found.violations == wanted.violations
-    assert incidents(found) == incidents(wanted)
-    assert repr(found.result.ledger.breaches) == repr(wanted.result.ledger.breaches)
+    assert sizes(found) == sizes(wanted)
     assert found.result.totals == wanted.result.totals
     assert found.result.capacity_violations == wanted.result.capacity_violations
     assert found.result.counters == wanted.result.counters
     assert found.result.counters.missing() == []
+    if any(batch.lost for batch in wanted.batches):
+        # which of thousands of rows are looked at depends on their order, which is free on a GPU
+        assert {i["kind"] for i in incidents(found)} == {i["kind"] for i in incidents(wanted)}
+        return
+    assert [rows(batch) for batch in found.batches] == [rows(batch) for batch in wanted.batches]
+    assert found.violations == wanted.violations
+    assert incidents(found) == incidents(wanted)
+    assert repr(found.result.ledger.breaches) == repr(wanted.result.ledger.breaches)
+
+
+def sizes(found: Found) -> list[tuple[int, int]]:
+    """Step and number of violations of each batch."""
+    return [(batch.step, len(batch) + batch.lost) for batch in found.batches]
+
+
+def rows(batch: ViolationBatch) -> list[tuple[int, ...]]:
+    return sorted(map(tuple, batch.rows.tolist()))
 
 
 def test_clean_steps_run_in_stretches(ahead):
