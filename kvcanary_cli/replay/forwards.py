@@ -63,7 +63,10 @@ def decode_forward(event: Forward, line: int, state: RunState, path: str) -> Dec
     expected = None
     if event.expect is not None:
         expected = np.array(event.expect, np.int64)
-        expected = np.where(expected == UNKNOWN, tokens, expected)
+        is_open = expected == UNKNOWN
+        if event.tokens is None and state.has_gap:
+            is_open |= _truths(state, rows, lens, prefix)[0] == UNKNOWN  # the truth may have been lost
+        expected = np.where(is_open, tokens, expected)
     pad_slots, pad_contexts = _padding(event, rows, lens, slots, line)
     call = ForwardCall(
         rows=rows,
@@ -141,10 +144,7 @@ def _columns(prefix: IntArray, lens: IntArray) -> IntArray:
 
 def default_lane_tokens(state: RunState, rows: IntArray, lens: IntArray, prefix: IntArray) -> IntArray:
     """Ids of every lane: what its row is expected to hold, made up where nothing is known."""
-    pool = state.expected.pool if state.expected.pool is not None else _NO_POOL
-    tokens, unknown = gather_tokens(
-        pool, state.expected.row_lens, rows, prefix + state.layout.token_offset, lens
-    )
+    tokens, unknown = _truths(state, rows, lens, prefix)
     if unknown:
         ends = np.cumsum(lens)
         for lane in np.nonzero(lens)[0].tolist():
@@ -155,6 +155,15 @@ def default_lane_tokens(state: RunState, rows: IntArray, lens: IntArray, prefix:
                 rid = state.table.row_rid[int(rows[lane])]
                 own[:] = default_tokens(state, rid, first, first + own.size)
     return tokens
+
+
+def _truths(state: RunState, rows: IntArray, lens: IntArray, prefix: IntArray) -> tuple[IntArray, int]:
+    """Ids that the lanes' rows are expected to hold, UNKNOWN where nothing is known; and how many are unknown."""
+    pool = state.expected.pool if state.expected.pool is not None else _NO_POOL
+    tokens, unknown = gather_tokens(
+        pool, state.expected.row_lens, rows, prefix + state.layout.token_offset, lens
+    )
+    return tokens, int(unknown)
 
 
 def _padding(

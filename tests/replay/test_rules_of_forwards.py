@@ -247,6 +247,18 @@ class TestGaps:
         ]
         assert run(insert(events, 3, *new_owner)).signature() == []
 
+    def test_expected_ids_are_not_held_against_ids_that_were_lost(self, run):
+        """B's truth fell into the gap, so what it is given stands for nothing that was expected of it."""
+        lost = [
+            ev.Gap(forwards=1),
+            ev.Bind(row=2, rid="B"),
+            ev.Forward(rows=[2], prefix=[0], expect=[7], slots=slots(40)),
+        ]
+        assert run([*one_request(), *lost]).signature() == []
+        told = ev.Truth(rid="B", at=0, tokens=[8])
+        events = [*one_request(), *lost[:2], told, lost[2]]
+        assert [bits for *_, bits in run(events).signature()] == [("write_token",), ("write_token",)]
+
     def test_a_recorder_attached_to_a_running_engine(self, run):
         header = small_header(state="unknown")
         events = [ev.Bind(row=1, rid="A"), ev.Map(row=1, at=0, slots=np.arange(8, 14))]
