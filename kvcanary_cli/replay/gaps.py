@@ -14,7 +14,7 @@ from numba import njit
 
 from kvcanary_cli.kernels.consts import BIT_CHAIN_HASH, BIT_WRITE_POSITION, RING_BITS, RING_SLOT, RING_TAG
 from kvcanary_cli.replay.state import RunState
-from kvcanary_cli.replay.violations import ViolationBatch, group_of_tag
+from kvcanary_cli.replay.violations import WRITE_BITS, ViolationBatch, group_of_tag
 from kvcanary_cli.runtime.base import Runtime
 from kvcanary_cli.runtime.calls import ForwardCall
 from kvcanary_cli.runtime.layout import SWA
@@ -82,7 +82,7 @@ def judge_batch(state: RunState, batch: ViolationBatch) -> ViolationBatch:
             bits &= ~BIT_WRITE_POSITION
         if bits & BIT_CHAIN_HASH and not before_known:
             bits &= ~BIT_CHAIN_HASH
-        is_written = bool(bits & BIT_WRITE_POSITION)
+        is_written = bool(bits & WRITE_BITS)
         keep[i] = bits != 0 and (is_written or (slot_known and cell_known))
         rows[i, RING_BITS] = bits
     return replace(

@@ -157,7 +157,8 @@ def run_replay(
         is_known=stories.is_known,
         history=history,
     )
-    began_unknown = header.state == "unknown" or header.continues is not None
+    is_later_part = header.continues is not None and header.continues.part > 1
+    began_unknown = header.state == "unknown" or is_later_part
     if began_unknown:
         replay.begin_unknown()
     stopped, limited, last_line = _feed(replay, events, options, on_progress, should_stop, watch)
