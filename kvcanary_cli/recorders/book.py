@@ -49,6 +49,15 @@ class Book:
 
     # rows and requests
 
+    def relearned(self, rows: Sequence[BoundRow], lengths: Sequence[int], staged: Staged) -> None:
+        """Rows that were bound while nothing was recorded, and the columns [0, length) of each."""
+        numbers = staged.numbers()
+        self.bound(rows)
+        at = 0
+        for (number, _, _), length in zip(rows, lengths, strict=True):
+            self._remap(number, 0, numbers[at : at + length])
+            at += length
+
     def bound(self, rows: Sequence[BoundRow]) -> None:
         """Requests got rows; their tokens so far are known."""
         for number, req, ids in rows:
@@ -59,14 +68,16 @@ class Book:
                 known = self._tokens.run(tokens, 0).tolist()
                 self._lines.event(ev.Truth(rid=row.rid, at=0, tokens=known))
 
-    def unbound(self, number: int, req: Any, why: Any, num_shared: int) -> None:
-        """A request gives its row back, and with it what it shared with the cache: columns [0, num_shared)."""
+    def unbound(self, number: int, req: Any, why: Any, staged: Staged | None) -> None:
+        """A request gives its row back, and with it what it shared with the cache: the columns in `staged`."""
         row = self._rows.pop(number, None)
+        shared = staged.numbers() if staged is not None else np.zeros(0, np.int64)
         if row is not None:
             self._tell_truth([row])
-            shared = row.slots(0, num_shared)
-            if len(shared):
-                self._lines.event(ev.Free(by=row.rid, slots=shared))
+            # what the request took is what it gives up, whatever its row says by now
+            shared = row.slots(0, len(shared))
+        if len(shared):
+            self._lines.event(ev.Free(by=Row.name_of(req), slots=shared))
         self._lines.event(ev.End(rid=Row.name_of(req), why=why))
         self._lines.event(ev.Unbind(row=number))
 
@@ -156,36 +167,34 @@ class Book:
             self._lines.event(ev.Evict(slots=slots))
 
     def checkpointed(
-        self, number: int | None, published: Sequence[Published], first: int, staged: Staged | None
+        self, number: int, req: Any, published: Sequence[Published], first: int, staged: Staged | None
     ) -> None:
         """A request was put into the cache; its row was then rewritten to the cache's slots from `first` on."""
-        row = self._rows.get(number) if number is not None else None
+        row = self._rows.get(number)
         entries = staged.numbers() if staged is not None else np.zeros(0, np.int64)
-        before = row.slots(first, first + len(entries)) if row is not None else entries
+        before = row.slots(first, first + len(entries)) if row is not None else entries.copy()
+        name = Row.name_of(req) if req is not None else None
         for ids, num_known, values in published:
+            if row is None and req is not None:
+                # an unknown row: what the cache had already is what the request shares with it now
+                before[: max(0, num_known - first)] = 0
             slots = values.numbers()[num_known:]
             if not len(slots):
                 continue
             column = num_known - 1
             after: int | None = None
-            if column >= first and column - first < len(entries):
+            if first <= column < first + len(entries):
                 after = int(entries[column - first])
             elif row is not None and 0 <= column < row.length:
-                after = int(row.slots(column, column + 1)[0])
+                after = row.entry(column)
             tokens = self._tokens.run(np.frombuffer(ids, np.int64)[: num_known + len(slots)], 0)
-            self._lines.event(
-                ev.Publish(
-                    rid=row.rid if row is not None else None,
-                    at=num_known,
-                    slots=slots,
-                    tokens=tokens[num_known:].tolist(),
-                    after=after,
-                )
-            )
-        if row is not None:
-            for begin, end in changed_runs(before, entries):
+            known = tokens[num_known:].tolist()
+            self._lines.event(ev.Publish(rid=name, at=num_known, slots=slots, tokens=known, after=after))
+        for begin, end in changed_runs(before, entries):
+            if row is not None:
                 row.put(first + begin, entries[begin:end])
-                self._lines.event(ev.Share(rid=row.rid, at=first + begin, slots=entries[begin:end]))
+            if name is not None:
+                self._lines.event(ev.Share(rid=name, at=first + begin, slots=entries[begin:end]))
 
     # forwards
 
@@ -233,9 +242,9 @@ class Book:
 
     def lost(self, num_forwards: int | None, why: str) -> None:
         """Forwards, and whatever happened around them, were not recorded."""
+        self._lines.event(ev.Gap(forwards=num_forwards, why=why))
         self._rows.clear()
         self._owner[:] = None
-        self._lines.event(ev.Gap(forwards=num_forwards, why=why))
 
     def _allocated(self, name: str, slots: IntArray) -> None:
         if self._page_size > 1:

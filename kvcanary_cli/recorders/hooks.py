@@ -50,6 +50,7 @@ class Hooks:
         self._is_over = False
         self._start = time.monotonic()
         self._num_seen = 0
+        self._unknown_rows: set[int] = set()  # in use since before the recording, or since a loss
 
     # starting
 
@@ -57,6 +58,23 @@ class Hooks:
         """Open the trace of this process, once."""
         self._start = time.monotonic()
         self.recorder = pool_facts.open_recorder(self.settings, pool, allocator, tree)
+        self._forget_rows(pool)
+
+    def _forget_rows(self, pool: Any) -> None:
+        self._unknown_rows = set(range(1, pool.size + 1)).difference(pool.free_slots)
+
+    def _relearn(self, batch: Any, lengths: list[int]) -> None:
+        """Read the rows of a batch that nobody was seen to bind; `lengths`: columns written before this step."""
+        rows, parts, known = [], [], []
+        for req, length in zip(batch.reqs, lengths, strict=True):
+            row = req.kv.req_pool_idx
+            if row in self._unknown_rows:
+                self._unknown_rows.discard(row)
+                rows.append((row, req, _tokens_of(req)))
+                parts.append(batch.req_to_token_pool.req_to_token[row, :length])
+                known.append(length)
+        if rows:
+            self._put(self._book.relearned, rows, known, Staged(parts))
 
     def stop(self) -> None:
         """End the recording; nothing is recorded afterwards."""
@@ -114,10 +132,8 @@ class Hooks:
 
     def after_bind(self, fresh: Any, result: Any, pool: Any, reqs: Any) -> None:
         if result is not None and fresh:
-            rows = [
-                (req.kv.req_pool_idx, req, bytes(req.origin_input_ids) + bytes(req.output_ids))
-                for req in fresh
-            ]
+            rows = [(req.kv.req_pool_idx, req, _tokens_of(req)) for req in fresh]
+            self._unknown_rows.difference_update(row for row, _, _ in rows)
             self._put(self._book.bound, rows)
 
     def before_unbind(self, pool: Any, req: Any) -> None:
@@ -128,7 +144,9 @@ class Hooks:
             why = "retract"
         else:
             why = "cancel" if type(reason).__name__ == "FINISH_ABORT" else "done"
-        self._put(self._book.unbound, req.kv.req_pool_idx, req, why, req.kv.cache_protected_len)
+        row, end = req.kv.req_pool_idx, req.kv.cache_protected_len
+        self._unknown_rows.discard(row)
+        self._put(self._book.unbound, row, req, why, Staged([pool.req_to_token[row, :end]]) if end else None)
 
     def before_write(self, pool: Any, indices: Any, values: Any) -> None:
         if self.recorder is None or self.inside.reads_rows:
@@ -144,6 +162,8 @@ class Hooks:
     def before_extend(self, batch: Any) -> Any:
         if self.recorder is None:
             self.begin(batch.req_to_token_pool, batch.token_to_kv_pool_allocator, batch.tree_cache)
+        elif self.recorder.resume():
+            self._forget_rows(batch.req_to_token_pool)
         fresh = [not req.kv.holds_kv for req in batch.reqs]
         self.inside = self.inside._replace(reads_rows=True, prefixes=[])
         return fresh
@@ -153,6 +173,8 @@ class Hooks:
             self.inside.prefixes.append(result)
 
     def after_extend(self, fresh: Any, result: Any, batch: Any) -> None:
+        if self._unknown_rows:
+            self._relearn(batch, batch.prefix_lens)
         table = batch.req_to_token_pool.req_to_token
         prefixes = self.inside.prefixes or []
         lanes, parts = [], [result[0]]
@@ -168,9 +190,13 @@ class Hooks:
         self._put(self._book.extended, lanes, Staged(parts))
 
     def before_decode(self, batch: Any, token_per_req: int) -> None:
+        if self.recorder is not None and self.recorder.resume():
+            self._forget_rows(batch.req_to_token_pool)
         self.inside = self.inside._replace(reads_rows=True)
 
     def after_decode(self, noted: Any, result: Any, batch: Any, token_per_req: int) -> None:
+        if self._unknown_rows:
+            self._relearn(batch, [req.kv.kv_committed_len - token_per_req for req in batch.reqs])
         rows, columns = batch.req_pool_indices, batch.seq_lens
         entries = batch.req_to_token_pool.req_to_token[rows, columns]
         self._put(self._book.decoded, batch.reqs.copy(), Staged([rows, columns, result, entries]))
@@ -210,7 +236,7 @@ class Hooks:
         published = self.inside.published
         entries = Staged([tree.req_to_token_pool.req_to_token[row, first:end]]) if end > first else None
         if published or entries is not None:
-            self._put(self._book.checkpointed, row, published, first, entries)
+            self._put(self._book.checkpointed, row, req, published, first, entries)
 
     def after_insert(self, noted: Any, result: Any, tree: Any, params: Any) -> None:
         num_known = result.prefix_len
@@ -221,7 +247,7 @@ class Hooks:
             self.inside.published.append(published)
             return
         path = tree.path_device_indices(result.last_device_node)
-        self._put(self._book.checkpointed, None, [published], 0, Staged([path]))
+        self._put(self._book.checkpointed, -1, None, [published], 0, Staged([path]))
 
     def before_evict(self, tree: Any, *args: Any, **options: Any) -> None:
         self.inside = self.inside._replace(is_evicting=True)
@@ -285,6 +311,11 @@ class Hooks:
 
 def _nothing(*args: Any, **options: Any) -> None:
     return None
+
+
+def _tokens_of(req: Any) -> bytes:
+    """The tokens that a request has by now, as int64."""
+    return bytes(req.origin_input_ids) + bytes(req.output_ids)
 
 
 def _listed(on_host: Any, on_device: Any) -> list[int]:

@@ -73,7 +73,7 @@ def open_recorder(settings: RecordSettings, pool: Any, allocator: Any, tree: Any
             sources=sources,
             records=kinds,
             state="empty" if is_fresh and part == 1 else "unknown",
-            continues=Continues(part=part, of=run) if part > 1 else None,
+            continues=Continues(part=part, of=run) if settings.max_bytes else None,
             producer=producer,
         )
 

@@ -11,11 +11,12 @@ from typing import Any
 
 from kvcanary_cli.recorders.book import Book
 from kvcanary_cli.recorders.files import TraceFiles
+from kvcanary_cli.trace.events import Note
+from kvcanary_cli.trace.writer import encode_event
 
 logger = logging.getLogger("kvcanary")
 
 Fact = tuple[Any, ...]  # a method of Book and its arguments
-IDLE_SECONDS = 0.5
 STOP_SECONDS = 30.0
 
 
@@ -24,8 +25,8 @@ class Recorder:
 
     Args:
         open_book: opens the files; called in the writer's thread, once.
-        limit: facts that may wait. Beyond that everything is dropped until half of them are written, and a
-            gap says how many forwards were among it.
+        limit: facts that may wait. Beyond that everything is dropped until half of them are written and a new
+            step begins, and a gap says how many forwards were among it.
 
     Attributes:
         is_on: whether facts are still wanted; hooks look at it first.
@@ -51,11 +52,14 @@ class Recorder:
                 self._queue.put(fact)
                 return
             self._num_lost = 0
-        elif self._queue.qsize() <= self._limit // 2:
-            self._end_loss()
-            self._queue.put(fact)
-            return
         self._num_lost += num_forwards
+
+    def resume(self) -> bool:
+        """At the begin of a step: whether recording goes on from here after a loss."""
+        if self._num_lost is None or not self.is_on or self._queue.qsize() > self._limit // 2:
+            return False
+        self._end_loss()
+        return True
 
     def fail(self, where: str, error: BaseException) -> None:
         """Something of ours went wrong: say so in the trace, and record nothing more."""
@@ -93,12 +97,12 @@ class Recorder:
     def _write_all(self) -> None:
         files = self.files
         while True:
-            try:
-                fact = self._queue.get(timeout=IDLE_SECONDS)
-            except queue.Empty:
+            if self._queue.empty():
+                # a scheduler may be killed at any time: what is written is then in the system's hands
                 files.flush()
-                continue
+            fact = self._queue.get()
             if fact is None:
+                files.write(encode_event(Note(text="end of the recording")))
                 files.close()
                 return
             fact[0](*fact[1:])

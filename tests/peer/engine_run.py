@@ -1,0 +1,94 @@
+"""A whole `sglang.Engine` on a CPU with a tiny random Llama, in a process of its own: `engine_run.py MODEL_DIR`.
+
+SGLang loads the recorder through its entry point; nothing here knows of it. What is printed is counted apart from
+it: a file a scheduler process appends one byte to for each forward of the model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from pathlib import Path
+
+# spawned processes import this module again, and need the stubs before sglang
+sys.path.append(str(Path(__file__).parent.parent.parent))
+
+from tests.peer import stubs
+
+stubs.torchvision_operators()
+stubs.vllm_operators()
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 512,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "torch_dtype": "float32",
+}
+
+
+def count_forwards() -> None:
+    """Count what the model computes, where it computes it."""
+    from sglang.srt.models.llama import LlamaForCausalLM
+
+    forward = LlamaForCausalLM.forward
+
+    def counted(self, input_ids, positions, forward_batch, *args, **options):
+        with open(os.environ["COUNT_FILE"], "ab") as file:
+            file.write(b".")
+        return forward(self, input_ids, positions, forward_batch, *args, **options)
+
+    LlamaForCausalLM.forward = counted
+
+
+if "COUNT_FILE" in os.environ and __name__ == "__mp_main__":
+    count_forwards()
+
+
+def main() -> None:
+    import sglang
+
+    folder = Path(sys.argv[1])
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    engine = sglang.Engine(
+        model_path=str(folder),
+        load_format="dummy",
+        device="cpu",
+        dtype="float32",
+        attention_backend="torch_native",
+        sampling_backend="pytorch",
+        skip_tokenizer_init=True,
+        disable_cuda_graph=True,
+        max_total_tokens=512,
+        max_running_requests=8,
+        chunked_prefill_size=64,
+        random_seed=0,
+    )
+    draw = random.Random(0)
+    shared = [draw.randrange(512) for _ in range(40)]
+    prompts = [
+        shared[: draw.choice([0, 20, 40])] + [draw.randrange(512) for _ in range(draw.randrange(8, 60))]
+        for _ in range(36)
+    ]
+    params = {"max_new_tokens": 12, "temperature": 0, "ignore_eos": True}
+    answers = []
+    for first in range(0, len(prompts), 12):
+        answers += engine.generate(input_ids=prompts[first : first + 12], sampling_params=params)
+    print("ANSWERS", len(answers), sum(len(answer["output_ids"]) for answer in answers))
+    engine.shutdown()
+
+
+if __name__ == "__main__":
+    main()
