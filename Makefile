@@ -1,5 +1,6 @@
 # make demo    install into .venv and show an audit that finds something, and a replay
 # make test    lint and the whole test suite; what CI runs
+# make test-fast   the same without the tests that drive SGLang, which need 2.7 GB of it
 # PYTHON=...   the Python that makes .venv, 3.11 or newer
 
 PYTHON ?= python3
@@ -9,11 +10,13 @@ WORKERS ?= -n auto --maxprocesses 4 --dist loadfile
 BIN := $(VENV)/bin
 RUN := $(VENV)/.made-run
 DEV := $(VENV)/.made-dev
+PEER_VENV ?= .venv-peer
+PEER := $(PEER_VENV)/.made-peer
 PACKAGING := pyproject.toml requirements-light.txt scripts/setup-venv
 
 export PYTHON
 
-.PHONY: demo test test-slow test-peer lint format bench clean
+.PHONY: demo test test-fast test-slow test-peer lint format bench clean
 .DEFAULT_GOAL := demo
 
 $(RUN): $(PACKAGING)
@@ -25,17 +28,24 @@ $(DEV): $(PACKAGING) constraints.txt
 	@scripts/setup-venv dev $(VENV)
 	@touch $(RUN) $@
 
+$(PEER): pyproject.toml constraints-peer.txt scripts/setup-peer
+	@scripts/setup-peer $(PEER_VENV)
+	@touch $@
+
 demo: $(RUN)
 	@scripts/demo $(BIN)/kvcanary
 
-test: lint
+test: test-fast test-peer
+
+test-fast: lint
 	$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
 
 test-slow: $(DEV)
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
-test-peer: $(DEV)
-	$(BIN)/python -m pytest -m peer $(PYTEST_ARGS)
+# one process, because importing SGLang takes longer than most of its tests
+test-peer: $(PEER)
+	$(PEER_VENV)/bin/python -m pytest -m peer tests/peer $(PYTEST_ARGS)
 
 lint: $(DEV)
 	$(BIN)/ruff check .
