@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
+from kvcanary_cli.commands._options import refuse_overwriting
 from kvcanary_cli.errors import UsageError
 from kvcanary_cli.progress import Progress
 from kvcanary_cli.report.frame import Report
@@ -34,7 +34,7 @@ def run_inspect(words: InspectWords, progress: Progress) -> Report:
     Raises: InputError for a file that can't be read or a row that can't be used, UsageError for flags that do
         not fit.
     """
-    _refuse_overwriting(words)
+    refuse_overwriting([("FILE", words.file)], [("--output", words.output)])
     # deferred: formats load NumPy where they need it
     from kvcanary_cli.trace.formats import TRACE_V1, known_format, sniff
 
@@ -82,14 +82,3 @@ def _requests(words: InspectWords, name: str, progress: Progress, started: float
         trace, on_progress=lambda requests, tokens: progress.update(requests, None, tokens, 0)
     )
     return build_requests(trace, facts, inputs=words.inputs(), seconds=time.monotonic() - started)
-
-
-def _refuse_overwriting(words: InspectWords) -> None:
-    if words.output in (None, "-") or words.file == "-":
-        return
-    output = Path(str(words.output))
-    if not output.is_char_device() and output.resolve() == Path(words.file).resolve():
-        raise UsageError(
-            f"`--output` would write over {words.output}, the file that is inspected",
-            hint="`--output` takes a file of its own",
-        )

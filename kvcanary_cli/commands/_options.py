@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from kvcanary_cli.errors import InputError
+from kvcanary_cli.errors import InputError, UsageError
 from kvcanary_cli.output import EmitOptions, Format
 from kvcanary_cli.report.text import name
 
@@ -87,3 +88,43 @@ def check_output(output: str, *, flag: str = "--output") -> None:
             where=name(output),
             hint=f"`mkdir -p {folder}`",
         )
+
+
+Named = tuple[str, str | None]
+"""A flag, or the word of an argument, and the file that it names; None: it was not given."""
+
+
+def refuse_overwriting(read: Iterable[Named], written: Iterable[Named]) -> None:
+    """Refuse to write over a file that is read, or two results into one file.
+
+    Standard streams and devices may be named twice. A file is the same by whatever name or link it is reached.
+
+    Raises: UsageError that names both; also for a name that is empty.
+    """
+    taken = {place: flag for flag, path in read if (place := _identity(flag, path)) is not None}
+    for flag, path in written:
+        place = _identity(flag, path)
+        if place is None:
+            continue
+        if place in taken:
+            raise UsageError(
+                f"`{flag}` would write over {path}, the file of `{taken[place]}`",
+                hint=f"`{flag}` takes a file of its own",
+            )
+        taken[place] = flag
+
+
+def _identity(flag: str, path: str | None) -> object | None:
+    """What two names of one file have in common; None for what is no file of the disk."""
+    if path == "":
+        raise UsageError(f"the file name of `{flag}` is empty")
+    if path is None or path == "-":
+        return None
+    try:
+        if Path(path).is_char_device():
+            return None
+        # a hard link has a path of its own
+        found = Path(path).stat()
+    except (OSError, ValueError):
+        return Path(path).absolute()
+    return found.st_dev, found.st_ino

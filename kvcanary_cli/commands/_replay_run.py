@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvcanary_cli import settings
+from kvcanary_cli.commands._options import refuse_overwriting
 from kvcanary_cli.errors import MissingError, UsageError, nearest
 from kvcanary_cli.kernels.consts import HashMode
 from kvcanary_cli.progress import Progress
@@ -231,24 +231,10 @@ def check_files(request: RunRequest, output: str | None) -> None:
 
     Raises: UsageError that names both; also for a name that is empty.
     """
-    read = _files({"TRACE": request.path, "--expect": request.expect, "--capacities": request.capacities})
-    taken = {path: flag for flag, path in read}
-    for flag, path in _files({"--save-trace": request.save_trace, "--output": output}):
-        if path in taken:
-            raise UsageError(
-                f"`{flag}` would write over {path.name}, the file of `{taken[path]}`",
-                hint=f"`{flag}` takes a file of its own",
-            )
-        taken[path] = flag
-
-
-def _files(named: dict[str, str | None]) -> Iterator[tuple[str, Path]]:
-    """Flags and the files they name; standard streams and devices may be named twice."""
-    for flag, path in named.items():
-        if path == "":
-            raise UsageError(f"the file name of `{flag}` is empty")
-        if path is not None and path != "-" and not Path(path).is_char_device():
-            yield flag, Path(path).resolve()
+    refuse_overwriting(
+        [("FILE", request.path), ("--expect", request.expect), ("--capacities", request.capacities)],
+        [("--save-trace", request.save_trace), ("--output", output)],
+    )
 
 
 class StopRequest:

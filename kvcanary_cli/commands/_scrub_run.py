@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from kvcanary_cli import settings
-from kvcanary_cli.commands._options import check_output
+from kvcanary_cli.commands._options import check_output, refuse_overwriting
 from kvcanary_cli.errors import MissingError, UsageError
 from kvcanary_cli.progress import Progress
 from kvcanary_cli.report.frame import Report
@@ -83,23 +82,10 @@ def check_words(words: ScrubWords) -> None:
         if not words.write_hashes:
             raise UsageError("the file name of `--write-hashes` is empty")
         check_output(words.write_hashes, flag="--write-hashes")
-    _refuse_overwriting(words)
-
-
-def _refuse_overwriting(words: ScrubWords) -> None:
-    taken = {Path(words.file).resolve(): "FILE"}
-    if words.against is not None:
-        taken[Path(words.against).resolve()] = "--against"
-    for flag, path in (("--write-hashes", words.write_hashes), ("--output", words.output)):
-        if path is None or (flag == "--output" and path == "-") or Path(path).is_char_device():
-            continue
-        place = Path(path).resolve()
-        if place in taken:
-            raise UsageError(
-                f"`{flag}` would write over {path}, the file of `{taken[place]}`",
-                hint=f"`{flag}` takes a file of its own",
-            )
-        taken[place] = flag
+    refuse_overwriting(
+        [("FILE", words.file), ("--against", words.against)],
+        [("--write-hashes", words.write_hashes), ("--output", words.output)],
+    )
 
 
 def _prepare(device: DeviceChoice) -> str:

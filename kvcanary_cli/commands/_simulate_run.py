@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from kvcanary_cli.commands._options import check_output
+from kvcanary_cli.commands._options import check_output, refuse_overwriting
 from kvcanary_cli.errors import InputError, UsageError
 from kvcanary_cli.progress import Progress
 from kvcanary_cli.report.frame import Report
@@ -188,13 +188,11 @@ def _check_files(words: SimulateWords) -> None:
                 raise UsageError(f"`--calibrate` finds what `{flag}` gives")
         if words.limit_requests is not None or words.limit_steps is not None:
             raise UsageError("`--calibrate` compares whole runs, so it goes with no limit")
-    read = {"FILE": words.file, "--capacities": words.capacities, "--calibrate": words.calibrate}
-    taken = {Path(path).resolve(): flag for flag, path in read.items() if path not in (None, "-")}  # type: ignore[arg-type]
     for flag, path in (("--output", words.output), ("--time-series", words.time_series)):
         if path is None or (path == "-" and flag == "--output"):
             continue
         check_output(path, flag=flag)
-        place = Path(path).resolve()
-        if place in taken:
-            raise UsageError(f"`{flag}` would write over {path}, which is {taken[place]}")
-        taken[place] = flag
+    refuse_overwriting(
+        [("FILE", words.file), ("--capacities", words.capacities), ("--calibrate", words.calibrate)],
+        [("--output", words.output), ("--time-series", words.time_series)],
+    )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvcanary_cli.commands._options import check_output
+from kvcanary_cli.commands._options import check_output, refuse_overwriting
 from kvcanary_cli.errors import UsageError
 
 if TYPE_CHECKING:  # costs --help a quarter of a second
@@ -20,10 +19,7 @@ def check_target(output: str | None, source: str) -> str:
     if output == "-":
         return output
     check_output(output)
-    if source != "-" and Path(output).resolve() == Path(source).resolve():
-        raise UsageError(
-            f"`--output` would write over {output}, the trace that is read", hint="a file of its own"
-        )
+    refuse_overwriting([("FILE", source)], [("--output", output)])
     return output
 
 

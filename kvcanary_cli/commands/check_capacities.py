@@ -20,6 +20,7 @@ from kvcanary_cli.commands._options import (
     StrictOption,
     VerboseOption,
     emit_options,
+    refuse_overwriting,
 )
 from kvcanary_cli.errors import UsageError
 from kvcanary_cli.exits import Exit
@@ -150,12 +151,16 @@ def check_capacities(
             "`--input-format` and `--block-size` are for the file of `--workload`, which is not given"
         )
     judge = partial(_judge, workload, reading, options, no_progress)
+    read = [("--workload", workload), ("--args-file", args_file), ("--from-log", from_log)]
+    read.append(("--hf-config", hf_config))
     if compare:
         if solve is not None:
             raise UsageError("`--compare` and `--solve` exclude each other", hint="solve each by itself")
         pair = split_pair(words or [], config=config, from_args=from_args)
+        refuse_overwriting([*read, *(("CONFIG", path) for path in pair[:2])], [("--output", output)])
         compare_two(make, pair, judge, options)
     config_path, command = split_words(words or [], config=config, from_args=from_args)
+    refuse_overwriting([*read, ("CONFIG", config_path)], [("--output", output)])
     request = make(config_path=config_path, command=command)
     if solve is not None:
         print_solution(request, solve)

@@ -16,6 +16,7 @@ from kvcanary_cli.commands._options import (
     StrictOption,
     check_output,
     emit_options,
+    refuse_overwriting,
 )
 from kvcanary_cli.commands._planted import answers_path, write_planted
 from kvcanary_cli.errors import UsageError
@@ -79,6 +80,7 @@ def plant(
     if output != "-":
         check_output(output)
     sheet = answers_path(output, answers)
+    refuse_overwriting([("TRACE", trace)], [("--output", output), ("--answers", sheet)])
     options = emit_options(output_format=output_format, quiet=quiet, exit_zero=exit_zero, strict=strict)
     with open_trace(trace) as reader:
         header, events = reader.header, [event for _, event in reader]

@@ -13,6 +13,7 @@ from kvcanary_cli.commands._options import (
     QuietOption,
     StrictOption,
     emit_options,
+    refuse_overwriting,
 )
 from kvcanary_cli.output import Format, emit
 
@@ -34,6 +35,7 @@ def validate(
     options = emit_options(
         output_format=output_format, output=output, quiet=quiet, exit_zero=exit_zero, strict=strict
     )
+    refuse_overwriting([("FILE", path) for path in files], [("--output", output)])
     # deferred: --help must not pay for them
     from kvcanary_cli.report.trace_validate import build_validate, render_validate
     from kvcanary_cli.trace_tools.validate import check_parts, validate_file

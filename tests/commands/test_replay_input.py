@@ -151,13 +151,13 @@ class TestBadInput:
         (folder / file).parent.joinpath("sub").mkdir()
         path = str(folder / "sub" / ".." / file) if ".." in spelled else clean
         message = self.refused(capsys, clean, flag, path)
-        assert f"`{flag}` would write over {file}, the file of `TRACE`" in message
+        assert f"`{flag}` would write over {path}, the file of `FILE`" in message
         assert Path(clean).read_bytes() == before
 
     def test_two_results_need_two_files(self, capsys, tmp_path):
         target = str(tmp_path / "x.json")
         message = self.refused(capsys, EXAMPLE, "--save-trace", target, "--output", target)
-        assert "`--output` would write over x.json, the file of `--save-trace`" in message
+        assert f"`--output` would write over {target}, the file of `--save-trace`" in message
 
     def test_the_answer_sheet_is_never_written_over(self, capsys, clean, tmp_path):
         sheet = tmp_path / "answers.json"
