@@ -296,11 +296,13 @@ class Hooks:
     def after_forward(
         self, is_noted: Any, result: Any, runner: Any, batch: Any, *args: Any, **options: Any
     ) -> None:
+        assert self.recorder is not None
         layer = self.settings.real_kv
         if is_noted and layer is not None:
             words = pool_facts.first_bytes(runner.token_to_kv_pool, layer, batch.out_cache_loc)
             if words is not None:
                 self._put(self._book.hashed, "k", Staged([batch.out_cache_loc]), Staged([words]))
+        self.recorder.wake()
 
     def _read_back(self, runner: Any, batch: Any) -> None:
         table = runner.req_to_token_pool.req_to_token

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import collections
+import contextlib
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +20,10 @@ from kvcanary_cli.trace.writer import encode_event
 logger = logging.getLogger("kvcanary")
 
 Fact = tuple[Any, ...]  # a method of Book and its arguments
+IDLE_SECONDS = 0.5
 STOP_SECONDS = 30.0
+# after each fact the interpreter is the engine's: without it, its thread would wait for Python's switch interval
+YIELD_SECONDS = 0.00002
 
 
 class Recorder:
@@ -36,7 +42,8 @@ class Recorder:
         self.is_on = True
         self.files, self.book = open_files()
         self._limit = limit
-        self._queue: queue.SimpleQueue[Fact | None] = queue.SimpleQueue()
+        self._facts: collections.deque[Fact | None] = collections.deque()
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._num_lost: int | None = None  # forwards dropped since the queue was full; None: not dropping
         self._failure: str | None = None
         self._thread = threading.Thread(target=self._run, name="kvcanary-recorder", daemon=True)
@@ -48,15 +55,19 @@ class Recorder:
         if not self.is_on:
             return
         if self._num_lost is None:
-            if self._queue.qsize() < self._limit:
-                self._queue.put(fact)
+            if len(self._facts) < self._limit:
+                self._facts.append(fact)
                 return
             self._num_lost = 0
         self._num_lost += num_forwards
 
+    def wake(self) -> None:
+        """At the end of a step: the engine's thread has less to do than at any other time of it."""
+        self._wake.put(None)
+
     def resume(self) -> bool:
         """At the begin of a step: whether recording goes on from here after a loss."""
-        if self._num_lost is None or not self.is_on or self._queue.qsize() > self._limit // 2:
+        if self._num_lost is None or not self.is_on or len(self._facts) > self._limit // 2:
             return False
         self._end_loss()
         return True
@@ -68,8 +79,9 @@ class Recorder:
         self.is_on = False
         self._failure = f"the recorder stopped: {where}: {type(error).__name__}: {error}"
         logger.warning("kvcanary: %s; the engine is not affected", self._failure, exc_info=error)
-        self._queue.put((self.book.lost, None, self._failure))
-        self._queue.put(None)
+        self._facts.append((self.book.lost, None, self._failure))
+        self._facts.append(None)
+        self.wake()
 
     def stop(self) -> None:
         """Write what waits, and wait until the disk has it."""
@@ -78,11 +90,12 @@ class Recorder:
             self.is_on = False
             if self._num_lost is not None:
                 self._end_loss()
-            self._queue.put(None)
+            self._facts.append(None)
+            self.wake()
         self._thread.join(STOP_SECONDS)
 
     def _end_loss(self) -> None:
-        self._queue.put((self.book.lost, self._num_lost, "queue full"))
+        self._facts.append((self.book.lost, self._num_lost, "queue full"))
         self._num_lost = None
 
     def _run(self) -> None:
@@ -95,19 +108,22 @@ class Recorder:
             self._close_after(error)
 
     def _write_all(self) -> None:
-        files = self.files
+        files, facts = self.files, self._facts
         while True:
-            if self._queue.empty():
-                # a scheduler may be killed at any time: what is written is then in the system's hands
-                files.flush()
-            fact = self._queue.get()
-            if fact is None:
-                files.write(encode_event(Note(text="end of the recording")))
-                files.close()
-                return
-            fact[0](*fact[1:])
-            if files.is_full():
-                files.next_part()
+            with contextlib.suppress(queue.Empty):
+                self._wake.get(timeout=IDLE_SECONDS)
+            while facts:
+                fact = facts.popleft()
+                if fact is None:
+                    files.write(encode_event(Note(text="end of the recording")))
+                    files.close()
+                    return
+                fact[0](*fact[1:])
+                if files.is_full():
+                    files.next_part()
+                time.sleep(YIELD_SECONDS)
+            # a scheduler may be killed at any time: what is written is then in the system's hands
+            files.flush()
 
     def _close_after(self, error: BaseException) -> None:
         try:
