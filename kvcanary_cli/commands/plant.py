@@ -80,7 +80,7 @@ def plant(
     if output != "-":
         check_output(output)
     sheet = answers_path(output, answers)
-    refuse_overwriting([("TRACE", trace)], [("--output", output), ("--answers", sheet)])
+    refuse_overwriting([("TRACE", trace)], [("--answers", sheet)])
     options = emit_options(output_format=output_format, quiet=quiet, exit_zero=exit_zero, strict=strict)
     with open_trace(trace) as reader:
         header, events = reader.header, [event for _, event in reader]

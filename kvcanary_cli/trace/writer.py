@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import shlex
@@ -16,6 +17,7 @@ import numpy as np
 from msgspec import Struct
 
 from kvcanary_cli.errors import InputError, MissingError
+from kvcanary_cli.trace.drafts import Draft
 from kvcanary_cli.trace.events import Event, Header
 from kvcanary_cli.trace.slots import compress_slots
 
@@ -71,6 +73,9 @@ def _plain_defaults(kind: type[Struct]) -> tuple[tuple[str, Any], ...]:
 class TraceWriter:
     """Writes a header and then one event a line.
 
+    A file is written under another name and takes its place with `close`; an error inside `with` leaves what was
+    there before.
+
     Args:
         target: a path ("-" is standard output), or a binary file, which stays open.
         header: written at once.
@@ -87,8 +92,11 @@ class TraceWriter:
             compress = SUFFIXES.get(os.path.splitext(target)[1])
         # before the file is opened: a missing package must not leave an empty file behind
         pack = _packer(compress, self._name)
-        self._is_owned = isinstance(target, str) and target != "-"
-        self._file = _open_target(target) if isinstance(target, str) else target
+        self._draft: Draft | None = None
+        if isinstance(target, str):
+            self._file, self._draft = _open_target(target)
+        else:
+            self._file = target
         try:
             self._packed = pack(self._file) if pack is not None else None
         except OSError as error:
@@ -113,12 +121,16 @@ class TraceWriter:
             self._flush_lines()
             if self._packed is not None:
                 self._packed.close()
-            if self._is_owned:
-                self._file.close()
-            else:
+            if self._draft is None:
                 self._file.flush()
+            elif not self._file.closed:
+                self._draft.keep()
         except OSError as error:
             raise _write_error(self._name, error) from None
+        finally:
+            # nothing to drop once it is in its place
+            if self._draft is not None:
+                self._draft.drop()
 
     def _flush_lines(self) -> None:
         if not self._lines:
@@ -137,7 +149,13 @@ class TraceWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if kind is None or self._draft is None or self._draft.is_in_place:
+            self.close()
+            return
+        with contextlib.suppress(OSError):
+            if self._packed is not None:
+                self._packed.close()
+        self._draft.drop()
 
 
 def _packer(compress: str | None, name: str) -> Callable[[BinaryIO], BinaryIO] | None:
@@ -162,15 +180,18 @@ def _packer(compress: str | None, name: str) -> Callable[[BinaryIO], BinaryIO] |
     return lambda file: cast(BinaryIO, zstandard.ZstdCompressor().stream_writer(file, closefd=False))
 
 
-def _open_target(path: str) -> BinaryIO:
+def _open_target(path: str) -> tuple[BinaryIO, Draft | None]:
     if path == "-":
         if sys.stdout is None:
             raise InputError("standard output is closed", where="<stdout>")
-        return sys.stdout.buffer
+        return sys.stdout.buffer, None
     try:
-        return open(path, "wb")
-    except FileNotFoundError:
+        draft = Draft(path)
+        return draft.file, draft
+    except FileNotFoundError as error:
         folder = os.path.dirname(path)
+        if not folder or os.path.isdir(folder):
+            raise _write_error(path, error) from None
         raise InputError(
             f"the folder {folder} does not exist", where=path, hint=f"`mkdir -p {shlex.quote(folder)}`"
         ) from None

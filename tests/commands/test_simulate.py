@@ -140,7 +140,10 @@ def test_a_config_gives_settings_and_flags_beat_it(capsys, there):
         (("--calibrate", "s.csv", "--prefill-rate", "5"), "`--calibrate` finds what `--prefill-rate` gives"),
         (("--calibrate", "s.csv", "--limit-steps", "5"), "`--calibrate` compares whole runs"),
         (("--output", "x/t.jsonl"), "there is no folder x"),
-        (("--output", "t", "--time-series", "t"), "`--time-series` would write over t, the file of `--output`"),
+        (
+            ("--output", "t", "--time-series", "t"),
+            "`--time-series` would write over t, the file of `--output`",
+        ),
         (("--output", REQUESTS), "the file of `FILE`"),
         (("--input-format", "moncake"), "did you mean mooncake"),
     ],

@@ -32,7 +32,6 @@ def there(tmp_path, monkeypatch, capsys):
         (["trace", "validate", "nofile.jsonl", "t.jsonl"], "--output", "t.jsonl"),
         (["trace", "cut", "t.jsonl", "--steps", "1:2"], "--output", "t.jsonl"),
         (["trace", "minimise", "t.jsonl"], "--output", "t.jsonl"),
-        (["plant", "t.jsonl", "--fault", "K07"], "--output", "t.jsonl"),
         (["plant", "t.jsonl", "--fault", "K07", "--output", "o"], "--answers", "t.jsonl"),
         (["inspect", "r.jsonl"], "--output", "r.jsonl"),
         (["simulate", "r.jsonl"], "--output", "r.jsonl"),

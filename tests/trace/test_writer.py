@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import sys
 
 import numpy as np
@@ -217,6 +218,69 @@ def test_a_path_that_no_system_has():
 def test_closed_standard_output(monkeypatch):
     monkeypatch.setattr(sys, "stdout", None)
     assert str(failure("-")) == "<stdout>: standard output is closed"
+
+
+def test_a_place_where_no_file_can_be_made():
+    assert str(failure("/proc/x.jsonl")).startswith("/proc/x.jsonl: can't be written (")
+
+
+@pytest.mark.parametrize("compress", [None, "gz", "zst"])
+@pytest.mark.parametrize("before", [None, b"precious"])
+def test_a_run_that_fails_leaves_what_was_there(tmp_path, compress, before):
+    path = tmp_path / "out.jsonl"
+    if before is not None:
+        path.write_bytes(before)
+
+    def events():
+        yield from EVENTS * 5000
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write(str(path), events(), compress=compress)
+    assert (path.read_bytes() if path.exists() else None) == before
+    assert list(tmp_path.iterdir()) == ([path] if before is not None else [])
+
+
+def test_a_disk_that_is_full_at_the_end_leaves_what_was_there(tmp_path, monkeypatch):
+    path = tmp_path / "out.jsonl"
+    path.write_bytes(b"precious")
+
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", refuse)
+    with pytest.raises(InputError, match="No space left on device"):
+        write(str(path))
+    assert (path.read_bytes(), list(tmp_path.iterdir())) == (b"precious", [path])
+
+
+def test_a_file_that_is_replaced_keeps_its_permissions_and_the_links_to_it(tmp_path):
+    path, link = tmp_path / "out.jsonl", tmp_path / "link.jsonl"
+    path.write_bytes(b"old")
+    path.chmod(0o640)
+    link.symlink_to(path)
+    write(str(link))
+    assert link.is_symlink()
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (TEXT, 0o640)
+
+
+def test_a_pipe_is_written_in_place(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write(str(path))
+        assert os.read(reader, 1 << 16) == TEXT
+    finally:
+        os.close(reader)
+
+
+def test_a_stream_by_its_name_in_the_file_system_is_not_replaced(tmp_path):
+    path = tmp_path / "out.jsonl"
+    with open(path, "wb") as file:
+        write(f"/dev/fd/{file.fileno()}")
+        assert os.fstat(file.fileno()).st_ino == path.stat().st_ino
+    assert path.read_bytes() == TEXT
 
 
 class Full(io.BytesIO):
