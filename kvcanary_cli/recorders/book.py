@@ -89,6 +89,10 @@ class Book:
         `staged` holds, after the sum of new columns, for a lane bound in this batch its prefix as the cache gave
         it and its row's columns [0, end), for others the new columns.
         """
+        for number, req, _, _, _ in lanes:
+            row = self._rows.get(number)
+            if row is not None and row.req is not req:
+                self.lost(0, f"row {number} went from {row.rid} to {Row.name_of(req)} without a release")
         numbers = staged.numbers()
         at = 0
         for _, req, _, count, _ in lanes:

@@ -102,10 +102,12 @@ def not_followed(allocator: Any, tree: Any) -> list[str]:
         if getattr(tree, "linker", None) is not None:
             found.append("external cache")
     try:
-        from sglang.srt.runtime_context import get_spec
+        from sglang.srt.runtime_context import get_disagg, get_spec
 
         if get_spec().speculative_algorithm is not None:
             found.append("speculative decoding")
+        if get_disagg().disaggregation_mode != "null":
+            found.append("disaggregation")
     except Exception:
         logger.debug("kvcanary: no server arguments to read", exc_info=True)
     return found

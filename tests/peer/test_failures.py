@@ -134,3 +134,15 @@ def test_engine_without_a_forward_hook_gives_a_gap(record, monkeypatch):
     mixed_requests(recording.world, 2)
     recording.world.step()
     assert any(line["ev"] == "gap" and "ModelRunner.forward" in line["why"] for line in recording.lines())
+
+
+def test_features_that_no_hook_follows_leave_rows_and_forwards(record):
+    recording = record(slots=224, server_disaggregation_mode="prefill")
+    mixed_requests(recording.world, 4)
+    recording.world.run()
+    header, *lines = recording.lines()
+    assert header["producer"]["not_followed"] == ["disaggregation"]
+    assert header["records"] == ["bind", "unbind", "end", "truth"]
+    assert {line["ev"] for line in lines} == {"bind", "unbind", "end", "truth", "forward", "note"}
+    report = recording.replay()
+    assert report["incidents"] == []

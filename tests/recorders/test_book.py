@@ -141,3 +141,11 @@ def test_names_that_mean_other_holders_are_changed():
     reading = Reading()
     reading.book.bound([(1, request("cache"), b""), (2, request("xfer:1"), b"")])
     assert [event["rid"] for event in reading.new()] == ["rid:cache", "rid:xfer:1"]
+
+
+def test_row_that_another_request_takes_over_unseen_becomes_a_gap():
+    reading = Reading()
+    prefilled(reading, request("A"))
+    reading.book.extended([(1, request("B"), 3, 1, False)], Here(4, 4))
+    gap, *_ = reading.new()
+    assert gap == {"ev": "gap", "forwards": 0, "why": "row 1 went from A to B without a release"}
