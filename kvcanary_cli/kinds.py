@@ -42,6 +42,21 @@ KINDS: dict[str, str] = {
     "C7": "report-saturation",
 }
 
+STREAM_KINDS: dict[str, str] = {
+    "S01": "removed-unknown",
+    "S02": "removed-parent",
+    "S03": "unknown-parent",
+    "S04": "page-hash",
+    "S05": "two-contents",
+    "S06": "token-count",
+    "S07": "block-size-change",
+    "S08": "use-after-clear",
+    "S09": "lost-batches",
+    "S10": "number-backwards",
+    "S11": "over-pool",
+}
+"""What a stream of KV events shows (S). S09 is a gap in what was seen, no finding."""
+
 
 def title(code: str) -> str:
     """`K07 late-remote-write`."""

@@ -31,6 +31,8 @@ HTML_STARTS = (b"<!doctype", b"<html", b"<head", b"<?xml", b"<body")
 # a pickle of protocol 2 to 5 starts with PROTO and its number
 PICKLE_STARTS = tuple(bytes([0x80, protocol]) for protocol in range(2, 6))
 ZIP_STARTS = (b"PK\x03\x04", b"PK\x05\x06")
+# a batch of KV events as an array: its time and its events
+EVENT_BATCH = re.compile(rb"\[\s*(?:-?\d[\d.eE+-]*|null)\s*,\s*\[")
 # enough for every mark above and for a whole Git LFS pointer, and less than a pipe gives at once
 HEAD_BYTES = 1024
 # one line of a whole-context prefill takes less than 10 MiB; a longer line is not line data
@@ -224,7 +226,7 @@ def _refuse(name: str, head: bytes, start: int, operand: str) -> None:
     begin = head.lstrip()
     if begin[:9].lower().startswith(HTML_STARTS):
         raise InputError("looks like a web page, not like data", where=name)
-    if begin.startswith(b"["):
+    if begin.startswith(b"[") and not EVENT_BATCH.match(begin):
         raise InputError(
             "is a JSON array, one object per line is expected",
             where=name,

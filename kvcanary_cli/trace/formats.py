@@ -11,11 +11,13 @@ from typing import Any
 
 from kvcanary_cli.errors import InputError, UsageError, nearest
 from kvcanary_cli.trace.csv_formats import CSV_FORMATS, csv_format
+from kvcanary_cli.trace.event_marks import looks_like_events
 from kvcanary_cli.trace.files import ByteReader, LineError, open_bytes
 from kvcanary_cli.trace.files import reads_once as reads_once
 from kvcanary_cli.trace.request_trace import Format, ReadOptions, RequestTrace
 
 TRACE_V1 = "trace-v1"
+KV_EVENTS = "kv-events"
 MOONCAKE = "mooncake"
 SHOWN = 80  # characters of the first line that a message repeats
 MOONCAKE_KEYS = ("timestamp", "input_length", "output_length", "hash_ids")
@@ -90,6 +92,12 @@ def open_requests(
         UsageError: the format has no such name.
     """
     name = sniff(path) if format_name is None else known_format(format_name)
+    if name == KV_EVENTS:
+        raise InputError(
+            "is a KV event stream, a request trace is needed",
+            where="<stdin>" if path == "-" else path,
+            hint="`kvcanary replay FILE` audits a KV event stream",
+        )
     if name == TRACE_V1:
         is_pipe = format_name is None and reads_once(path)
         raise InputError(
@@ -102,7 +110,7 @@ def open_requests(
 
 def known_format(name: str) -> str:
     """`name` itself; UsageError that names the closest if there is no such format."""
-    names = (TRACE_V1, *REQUEST_FORMATS)
+    names = (TRACE_V1, *REQUEST_FORMATS, KV_EVENTS)
     if name in names:
         return name
     close = nearest(name, names)
@@ -146,6 +154,9 @@ def _first_line(source: Iterator[bytes]) -> bytes:
 
 def _of_line(line: bytes, source: ByteReader) -> str | None:
     """The format whose keys a line has; a damaged line counts too, as its reader can say what is wrong."""
+    if line.lstrip().startswith(b"["):
+        # files that begin otherwise are refused as soon as they are opened
+        return KV_EVENTS
     if not line.lstrip().startswith(b"{"):
         return _of_header(line)
     is_longer = line.strip() == b"{"
@@ -157,7 +168,7 @@ def _of_line(line: bytes, source: ByteReader) -> str | None:
         row = _visible_keys(line)
     found = _of_object(row) if isinstance(row, dict) else None
     # an object over several lines is a whole file
-    return found if not is_longer or found == "weka" else None
+    return found if not is_longer or found in ("weka", KV_EVENTS) else None
 
 
 def _visible_keys(line: bytes) -> dict[str, Any]:
@@ -180,6 +191,8 @@ def _of_header(line: bytes) -> str | None:
 
 def _of_object(row: dict[str, Any]) -> str | None:
     """The format of the first row; LineError for what is known to be no request trace."""
+    if looks_like_events(row):
+        return KV_EVENTS
     for keys, name in _MARKS:
         if all(key in row for key in keys):
             return name
