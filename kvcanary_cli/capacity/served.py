@@ -51,7 +51,7 @@ def measure_requests(
     """
     from kvcanary_cli.capacity.workload import Peak, Workload
     from kvcanary_cli.errors import InputError
-    from kvcanary_cli.sim.run import file_details
+    from kvcanary_cli.sim.run import file_details, naming
     from kvcanary_cli.sim.scheduler import observe
     from kvcanary_cli.trace.formats import open_requests
     from kvcanary_cli.trace.request_trace import ReadOptions
@@ -70,7 +70,8 @@ def measure_requests(
         steps += 1
         on_progress(steps, facts.verify_entries)
 
-    observe(trace, config, see)
+    with naming(path):
+        observe(trace, config, see)
     if not steps:
         raise InputError("the workload has no forward", where=path)
     verify = {"full": entries, **({"swa": window_entries} if config.window else {})}

@@ -60,7 +60,7 @@ def run_simulate(words: SimulateWords, progress: Progress, stdout: TextIO) -> Re
     _check_files(words)
     # deferred: readers and model load NumPy
     from kvcanary_cli.sim.calibrate_series import read_series
-    from kvcanary_cli.sim.run import file_details
+    from kvcanary_cli.sim.run import file_details, naming
     from kvcanary_cli.trace.formats import open_requests
     from kvcanary_cli.trace.request_trace import ReadOptions
 
@@ -75,11 +75,13 @@ def run_simulate(words: SimulateWords, progress: Progress, stdout: TextIO) -> Re
     config = server(asked, capacities=words.capacities, longest=trace.longest)
     calibration = None
     if measured is not None:
-        calibration = _calibrate(list(trace), config, measured, progress)
+        with naming(words.file):
+            calibration = _calibrate(list(trace), config, measured, progress)
         config = replace(config, costs=calibration.costs)
     config = replace(config, max_steps=words.limit_steps)
     run = Run(words, config, tick_s=measured.tick_s if measured is not None else DEFAULT_TICK_S)
-    run.serve(trace, progress, stdout)
+    with naming(words.file):
+        run.serve(trace, progress, stdout)
     return build_simulate(
         inputs=words.inputs(),
         path=words.file,
@@ -191,6 +193,11 @@ def _check_files(words: SimulateWords) -> None:
     for flag, path in (("--output", words.output), ("--time-series", words.time_series)):
         if path is None or (path == "-" and flag == "--output"):
             continue
+        if path == "-":
+            raise UsageError(
+                "the time series needs a file, stdout has the report",
+                hint="`--time-series out.csv`",
+            )
         check_output(path, flag=flag)
     refuse_overwriting(
         [("FILE", words.file), ("--capacities", words.capacities), ("--calibrate", words.calibrate)],

@@ -11,7 +11,7 @@ from kvcanary_cli.sim.forwards import Part
 from kvcanary_cli.sim.lanes import Lane
 from kvcanary_cli.sim.pool import KvPool
 from kvcanary_cli.sim.queues import Queues
-from kvcanary_cli.sim.reserve import Budget, expected
+from kvcanary_cli.sim.reserve import CLIP_OUTPUT, Budget, expected
 
 
 @dataclass(slots=True)
@@ -124,7 +124,7 @@ class Admission:
             return False
         picked.parts.append(Part(lane, count))
         picked.new.append(lane)
-        budget.charge(count, min(lane.asked, 4096) if count == rest else 0)
+        budget.charge(count, min(lane.asked, CLIP_OUTPUT) if count == rest else 0)
         return True
 
     def _cut(self, rest: int, budget: Budget, *, is_first: bool) -> int:
@@ -143,7 +143,7 @@ class Admission:
         """Take as many running lanes out as a more urgent one needs room, the least urgent first."""
         assert self._config.preempt_above is not None  # checked before: nobody preempts without it
         order = sorted(self._queues.running, key=lambda one: (-one.request.priority, -one.queued))
-        missing = lane.goal - lane.length + min(lane.asked, 4096) - budget.room
+        missing = lane.goal - lane.length + min(lane.asked, CLIP_OUTPUT) - budget.room
         chosen: list[Lane] = []
         for one in order:
             if one.request.priority - lane.request.priority <= self._config.preempt_above:

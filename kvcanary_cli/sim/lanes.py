@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from kvcanary_cli.errors import InputError
+from kvcanary_cli.sim.config import SimConfig
 from kvcanary_cli.sim.prefix import Node
 from kvcanary_cli.sim.tokens import request_tokens
 from kvcanary_cli.trace.requests import Request
@@ -78,3 +80,29 @@ class Lane:
 def reach(request: Request, step_tokens: int) -> int:
     """Most columns that a request ever uses: the last sampled token gets none, drafts need some more."""
     return request.input_length + max(request.output_length - 1, 0) + step_tokens - 1
+
+
+def check_fits(request: Request, columns: int, config: SimConfig, *, largest: int) -> None:
+    """Refuse an arrival that could never be served.
+
+    Args:
+        columns: that it uses at most.
+        largest: pages that one request may have.
+
+    Raises: InputError.
+    """
+    if request.input_length < 1:
+        raise InputError(
+            f"request {request.rid} has a prompt of {request.input_length:,} tokens, 1 is needed"
+        )
+    if columns > config.row_width:
+        raise InputError(
+            f"request {request.rid} needs {columns:,} page-table columns, a row has {config.row_width:,}"
+        )
+    pages = -(-columns // config.page_size)
+    if pages > largest:
+        tokens = pages * config.page_size
+        raise InputError(
+            f"request {request.rid} needs {pages:,} pages of {config.page_size:,} slots, the pool has {largest:,}",
+            hint=f"a pool of {tokens:,} tokens serves it: `--pool-tokens {tokens}`, or that number in a config",
+        )

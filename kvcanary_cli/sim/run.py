@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -88,7 +89,22 @@ def simulate_file(
         **file_details(trace),
         "scheduler": {name: settings[name] for name in REPORTED_SETTINGS},
     }
-    return Model(format=trace.format.title, header=header, events=events, details=details)
+    return Model(format=trace.format.title, header=header, events=_placed(events, path), details=details)
+
+
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Errors about a request say which file it is from."""
+    try:
+        yield
+    except InputError as error:
+        error.where = error.where or ("<stdin>" if path == "-" else path)
+        raise
+
+
+def _placed(events: Iterator[Event], path: str) -> Iterator[Event]:
+    with naming(path):
+        yield from events
 
 
 def file_details(trace: RequestTrace) -> dict[str, Any]:

@@ -9,7 +9,12 @@ from kvcanary_cli.errors import UsageError
 from kvcanary_cli.sim.config import SimConfig
 from kvcanary_cli.sim.costs import CostModel
 
-SCHEDULERS = ("sglang", "vllm")
+LIMITS = {
+    "sglang": ("max_running_requests", "chunked_prefill_size", "max_prefill_tokens"),
+    "vllm": ("max_num_seqs", "max_num_batched_tokens"),
+}
+"""Settings that only one of the schedulers has."""
+SCHEDULERS = tuple(LIMITS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +50,7 @@ def server(asked: Asked, *, capacities: str | None = None, longest: int = 1) -> 
     if asked.scheduler is not None:
         changes["scheduler"] = _known(asked.scheduler)
     scheduler = changes.get("scheduler", base.scheduler)
+    _refuse_other_rules(asked, scheduler)
     page = asked.page_size or base.page_size
     if asked.pool_slots is not None and asked.pool_tokens is not None:
         raise UsageError("`--pool-slots` and `--pool-tokens` both say how large the pool is")
@@ -69,6 +75,19 @@ def server(asked: Asked, *, capacities: str | None = None, longest: int = 1) -> 
     changes["costs"] = with_costs(base.costs, rate=asked.prefill_rate, step_ms=asked.decode_step_ms)
     config = replace(base, **changes)
     return config.with_capacities() if scheduler == "sglang" else config
+
+
+def _refuse_other_rules(asked: Asked, scheduler: str) -> None:
+    """A limit that the scheduler does not know would change nothing."""
+    for other, names in LIMITS.items():
+        for name in names:
+            if other != scheduler and getattr(asked, name) is not None:
+                flag = f"--{name.replace('_', '-')}"
+                raise UsageError(
+                    f"`{flag}` is a limit of the {other} scheduler, this run has {scheduler}'s rules",
+                    hint=f"`--scheduler {other}`, or a limit of {scheduler}: "
+                    + ", ".join(f"`--{one.replace('_', '-')}`" for one in LIMITS[scheduler]),
+                )
 
 
 def with_costs(costs: CostModel, *, rate: float | None, step_ms: float | None) -> CostModel:

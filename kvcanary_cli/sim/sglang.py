@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from kvcanary_cli.errors import InputError, PhaseError
+from kvcanary_cli.errors import PhaseError
 from kvcanary_cli.sim.admission import Admission
 from kvcanary_cli.sim.arrivals import Arrivals
 from kvcanary_cli.sim.config import SimConfig
 from kvcanary_cli.sim.facts import Mode, OnStep, StepFacts
 from kvcanary_cli.sim.forwards import Part, padded
-from kvcanary_cli.sim.lanes import Lane, reach
+from kvcanary_cli.sim.lanes import Lane, check_fits, reach
 from kvcanary_cli.sim.pool import KvPool
 from kvcanary_cli.sim.queues import Queues, retraction_order
 from kvcanary_cli.sim.record import Recorder, Silent, Why
@@ -304,21 +304,7 @@ class SglangScheduler:
     def _lane(self, request: Request) -> Lane:
         """An arrival, checked against what the model can serve."""
         columns = reach(request, self._config.step_tokens)
-        if request.input_length < 1:
-            raise InputError(
-                f"request {request.rid} has a prompt of {request.input_length:,} tokens, 1 is needed"
-            )
-        if columns > self._config.row_width:
-            raise InputError(
-                f"request {request.rid} needs {columns:,} page-table columns, "
-                f"a row has {self._config.row_width:,}",
-            )
-        pages = self._pool.pages_for(columns)
-        if pages > self._pool.largest_request:
-            raise InputError(
-                f"request {request.rid} needs {pages:,} pages of {self._config.page_size:,} slots, "
-                f"the pool has {self._pool.largest_request:,}",
-            )
+        check_fits(request, columns, self._config, largest=self._pool.largest_request)
         return Lane(
             request=request,
             reach=columns,

@@ -17,10 +17,11 @@ from typing import Literal
 
 import numpy as np
 
-from kvcanary_cli.errors import InputError, PhaseError
+from kvcanary_cli.errors import PhaseError
 from kvcanary_cli.sim.arrivals import Arrivals
 from kvcanary_cli.sim.config import SimConfig
 from kvcanary_cli.sim.facts import OnStep, StepFacts
+from kvcanary_cli.sim.lanes import check_fits, reach
 from kvcanary_cli.sim.tokens import request_tokens
 from kvcanary_cli.sim.vllm_memory import BlockMemory, Served
 from kvcanary_cli.trace.events import Bind, End, Event, Forward, Sweep, Truth, Unbind
@@ -255,17 +256,8 @@ class VllmScheduler:
 
     def _served(self, request: Request) -> Served:
         """An arrival, checked against what the model can serve."""
-        columns = request.input_length + max(request.output_length - 1, 0)
-        blocks = self._memory.blocks_for(columns)
-        if columns > self._config.row_width:
-            raise InputError(
-                f"request {request.rid} needs {columns:,} page-table columns, a row has {self._config.row_width:,}"
-            )
-        if blocks > self._memory.pool.num_blocks:
-            raise InputError(
-                f"request {request.rid} needs {blocks:,} pages of {self._config.page_size:,} slots, "
-                f"the pool has {self._memory.pool.num_blocks:,}"
-            )
+        columns = reach(request, 1)
+        check_fits(request, columns, self._config, largest=self._memory.pool.num_blocks)
         return Served(request=request, goal=request.input_length)
 
     def _prepare(self, lane: Served) -> None:
