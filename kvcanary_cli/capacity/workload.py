@@ -67,14 +67,14 @@ def measure_file(
         UsageError for a format that is not known and for a block size of a trace v1.
     """
     from kvcanary_cli.trace.formats import TRACE_V1, known_format, sniff
-    from kvcanary_cli.trace.reader import open_trace
+    from kvcanary_cli.trace.reader import LIST_HINT, open_trace
 
     named, block_size = reading or (None, None)
     kind = sniff(path) if named is None else known_format(named)
     if kind == TRACE_V1:
         if block_size is not None:
             raise UsageError(f"`--block-size` is for request traces, {path} is a trace v1")
-        with open_trace(path) as reader:
+        with open_trace(path, hint=LIST_HINT) as reader:
             return measure(path, "trace v1", reader.header, (event for _, event in reader))
     from kvcanary_cli.capacity.served import measure_requests, server_settings
     from kvcanary_cli.sim.config import SimConfig

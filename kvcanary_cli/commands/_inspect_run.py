@@ -72,10 +72,14 @@ def _requests(words: InspectWords, name: str, progress: Progress, started: float
     from kvcanary_cli.report.inspect import build_requests
     from kvcanary_cli.trace.formats import open_requests
     from kvcanary_cli.trace.inspect_requests import inspect_requests
+    from kvcanary_cli.trace.reader import SKIP_HINT
     from kvcanary_cli.trace.request_trace import ReadOptions
 
     options = ReadOptions(
-        block_size=words.block_size, limit=words.limit_requests, skip_bad_lines=words.skip_bad_lines
+        block_size=words.block_size,
+        limit=words.limit_requests,
+        skip_bad_lines=words.skip_bad_lines,
+        hint=SKIP_HINT,
     )
     trace = open_requests(words.file, format_name=name, options=options)
     facts = inspect_requests(

@@ -62,12 +62,16 @@ def run_simulate(words: SimulateWords, progress: Progress, stdout: TextIO) -> Re
     from kvcanary_cli.sim.calibrate_series import read_series
     from kvcanary_cli.sim.run import file_details, naming
     from kvcanary_cli.trace.formats import open_requests
+    from kvcanary_cli.trace.reader import SKIP_HINT
     from kvcanary_cli.trace.request_trace import ReadOptions
 
     started = time.monotonic()
     measured = read_series(words.calibrate) if words.calibrate is not None else None
     options = ReadOptions(
-        block_size=words.block_size, limit=words.limit_requests, skip_bad_lines=words.skip_bad_lines
+        block_size=words.block_size,
+        limit=words.limit_requests,
+        skip_bad_lines=words.skip_bad_lines,
+        hint=SKIP_HINT,
     )
     trace = open_requests(words.file, format_name=words.input_format, options=options)
     trace.require_schedulable()

@@ -68,7 +68,7 @@ def plant(
     # deferred: --help must not pay for them
     from kvcanary_cli.faults.planting import parse_fault, plant_all
     from kvcanary_cli.report.plant import build_plant, render_plant
-    from kvcanary_cli.trace.reader import open_trace
+    from kvcanary_cli.trace.reader import LIST_HINT, open_trace
 
     wanted = [parse_fault(text) for text in fault or ()]
     if not wanted:
@@ -82,7 +82,7 @@ def plant(
     sheet = answers_path(output, answers)
     refuse_overwriting([("TRACE", trace)], [("--answers", sheet)])
     options = emit_options(output_format=output_format, quiet=quiet, exit_zero=exit_zero, strict=strict)
-    with open_trace(trace) as reader:
+    with open_trace(trace, hint=LIST_HINT) as reader:
         header, events = reader.header, [event for _, event in reader]
     damaged, after, faults = plant_all(header, events, wanted, seed)
     write_planted(output, sheet, damaged, after, faults, seed=seed)

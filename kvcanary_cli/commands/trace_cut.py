@@ -56,7 +56,7 @@ def cut(
     options = emit_options(output_format=output_format, quiet=quiet, exit_zero=exit_zero, strict=strict)
     # deferred: --help must not pay for them
     from kvcanary_cli.report.trace_cut import build_cut, render_cut
-    from kvcanary_cli.trace.reader import open_trace
+    from kvcanary_cli.trace.reader import LIST_HINT, open_trace
     from kvcanary_cli.trace_tools.cut import cut_requests, cut_steps, parse_span
 
     rids = [*(requests.split(",") if requests else []), *(rid or [])]
@@ -67,7 +67,7 @@ def cut(
         )
     span = parse_span(steps) if steps is not None else None
     target = check_target(output, trace)
-    with open_trace(trace) as reader:
+    with open_trace(trace, hint=LIST_HINT) as reader:
         header, events = reader.header, [event for _, event in reader]
     if span is not None:
         last = span[1] if span[1] is not None else len(events)

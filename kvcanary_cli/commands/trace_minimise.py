@@ -76,14 +76,14 @@ def minimise(
 
     device = pick_device("cpu")
     prepare_backend(device)
-    from kvcanary_cli.trace.reader import open_trace
+    from kvcanary_cli.trace.reader import LIST_HINT, open_trace
     from kvcanary_cli.trace_tools.minimise import Search, minimise, replay
     from kvcanary_cli.trace_tools.same import findings_of
 
     started = time.monotonic()
     inputs = {"trace": {"path": trace}, "incident": incident, "seconds": seconds}
     progress = start_progress("minimise", options, no_progress=no_progress, inputs=inputs)
-    with open_trace(trace) as reader:
+    with open_trace(trace, hint=LIST_HINT) as reader:
         header, events = reader.header, [event for _, event in reader]
     try:
         with interruptible() as stop:

@@ -13,6 +13,7 @@ from kvcanary_cli.sim.scheduler import simulate
 from kvcanary_cli.sim.settings import Asked, server
 from kvcanary_cli.trace.events import Event, Header
 from kvcanary_cli.trace.formats import TRACE_V1, open_requests
+from kvcanary_cli.trace.reader import SKIP_HINT
 from kvcanary_cli.trace.request_trace import ReadOptions, RequestTrace
 
 REPORTED_SETTINGS = (
@@ -77,7 +78,9 @@ def simulate_file(
     """
     if kind == TRACE_V1:
         raise InputError(f"the scheduler model needs a request trace, this is {kind}", where=path)
-    options = ReadOptions(block_size=block_size, limit=limit_requests, skip_bad_lines=skip_bad_lines)
+    options = ReadOptions(
+        block_size=block_size, limit=limit_requests, skip_bad_lines=skip_bad_lines, hint=SKIP_HINT
+    )
     trace = open_requests(path, format_name=kind, options=options)
     trace.require_schedulable()
     if config is None:

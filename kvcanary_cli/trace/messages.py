@@ -15,6 +15,9 @@ from kvcanary_cli.trace.events import EVENT_TYPES
 from kvcanary_cli.trace.files import LineError
 from kvcanary_cli.trace.slots import SlotListError, describe
 
+REQUEST_HINT = (
+    "a request trace is read by `inspect`, `simulate` and `replay`, from a pipe with `--input-format NAME`"
+)
 _PATH = re.compile(r" - at `(\$.*)`$")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 _EXPECTED = re.compile(r"Expected `([^`]*)`(?:, got `[^`]*`)?(.*)", re.DOTALL)
@@ -37,7 +40,7 @@ def event_type(data: object) -> type[Struct]:
     if not isinstance(data, dict):
         raise LineError(f"an object is expected, found {describe(data)}", path="$")
     if "ev" not in data:
-        hint = "request traces are read by `kvcanary simulate`" if "timestamp" in data else None
+        hint = REQUEST_HINT if "timestamp" in data else None
         raise LineError('key "ev" is missing, every event names its kind', path="$", hint=hint)
     name = data["ev"]
     if not isinstance(name, str):

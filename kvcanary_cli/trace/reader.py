@@ -13,6 +13,7 @@ from kvcanary_cli.trace.files import ByteReader, LineError, TruncatedError, open
 from kvcanary_cli.trace.header_checks import check_header
 
 SKIP_HINT = "`--skip-bad-lines` goes on without such lines"
+LIST_HINT = "`kvcanary trace validate` lists all bad lines of a trace"
 
 
 class TraceReader:
@@ -36,6 +37,7 @@ class TraceReader:
         *,
         skip_bad_lines: bool = False,
         on_bad: Callable[[LineError], None] | None = None,
+        hint: str = SKIP_HINT,
     ) -> None:
         self.path = path
         self.bad_lines: list[int] = []
@@ -44,6 +46,7 @@ class TraceReader:
         self._source = source
         self._skips = skip_bad_lines
         self._on_bad = on_bad
+        self._hint = hint
         self._decode = LineDecoder().decode
         self.header = self._read_header()
         self._check = EventChecks(self.header).check
@@ -106,7 +109,7 @@ class TraceReader:
     def _bad(self, error: LineError) -> None:
         """Count a bad line if they are skipped, else raise its error."""
         if not self._skips:
-            error.hint = error.hint or SKIP_HINT
+            error.hint = error.hint or self._hint
             raise self._placed(error) from None
         self.bad_lines.append(self._source.line)
         if isinstance(error, TruncatedError):
@@ -122,11 +125,16 @@ class TraceReader:
 
 
 def open_trace(
-    path: str, *, skip_bad_lines: bool = False, on_bad: Callable[[LineError], None] | None = None
+    path: str,
+    *,
+    skip_bad_lines: bool = False,
+    on_bad: Callable[[LineError], None] | None = None,
+    hint: str = SKIP_HINT,
 ) -> TraceReader:
     """Open a trace and read its header; `path` "-" is standard input, gzip and zstd are unpacked.
 
-    `on_bad` gets the error of each line that is skipped.
+    `on_bad` gets the error of each line that is skipped; `hint` goes with a bad line that is not, `LIST_HINT` where
+    a command can't skip any.
 
     Raises:
         InputError: the file can't be opened, or its header can't be used.
@@ -134,7 +142,7 @@ def open_trace(
     """
     name, source = open_bytes(path)
     try:
-        return TraceReader(name, source, skip_bad_lines=skip_bad_lines, on_bad=on_bad)
+        return TraceReader(name, source, skip_bad_lines=skip_bad_lines, on_bad=on_bad, hint=hint)
     except BaseException:
         source.close()
         raise

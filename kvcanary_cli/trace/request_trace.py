@@ -95,12 +95,14 @@ class ReadOptions:
         block_size: tokens that a block id names; None: as the format or the file says.
         limit: rows that are read.
         skip_bad_lines: go on after rows that can't be used, and count them.
+        hint: what to do about a bad row that is not skipped; None: nothing is said.
         tables: folder with the side tables of a trace that has some; None: beside the file.
     """
 
     block_size: int | None = None
     limit: int | None = None
     skip_bad_lines: bool = False
+    hint: str | None = None
     tables: str | None = None
 
 
@@ -315,9 +317,10 @@ class RequestTrace:
                     return
 
     def _with_hint(self, error: LineError) -> LineError:
-        """A wrong number of ids mostly means a wrong block size: say which sizes fit."""
+        """What to do: a wrong number of ids mostly means a wrong block size, so say which sizes fit."""
         if isinstance(error, BlockCountError) and not self._reads_once:
             error.hint = block_size_hint(self._file, self._format_reader())
+        error.hint = error.hint or self._options.hint
         return error
 
 

@@ -261,7 +261,7 @@ def test_json_that_is_no_event(line, message):
             '{"ev":"unbind","row":1,"rid":"A"}',
             "keys of event unbind are ev, t, row; keys of your own begin with x-",
         ),
-        ('{"timestamp":1,"input_length":3}', "request traces are read by `kvcanary simulate`"),
+        ('{"timestamp":1,"input_length":3}', "a request trace is read by `inspect`, `simulate` and `replay`"),
     ],
 )
 def test_hints(line, hint):
