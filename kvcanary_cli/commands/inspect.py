@@ -48,7 +48,9 @@ def inspect(
     exit_zero: ExitZeroOption = False,
     strict: StrictOption = False,
 ) -> None:
-    """Say what is in a file: format, sizes, peaks, sharing, quirks, and what to run next.
+    """Say what is in a file, before it is replayed.
+
+    Format, sizes, peaks, sharing, quirks, and what to run next.
 
     Example: kvcanary inspect requests.csv
     """

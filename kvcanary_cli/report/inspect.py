@@ -159,6 +159,8 @@ def _assumed(trace: RequestTrace, facts: RequestFacts) -> list[dict[str, Any]]:
     """What a replay takes for granted, and who says so."""
     title = trace.format.title
     rows: list[dict[str, Any]] = []
+    if not facts.requests:
+        return rows
     if trace.block_ids:
         rows.append({"what": "block size", "value": trace.block_size, "from": trace.block_size_from})
     if "arrival times" not in trace.lacks:

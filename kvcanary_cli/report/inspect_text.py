@@ -46,6 +46,8 @@ def _table(rows: list[list[str]]) -> Table:
 
 
 def _request_rows(found: dict[str, Any]) -> list[list[str]]:
+    if not found["requests"]:
+        return [["requests", "0"]]
     span = found["span_seconds"]
     over = "the file has no times" if span is None else f"over {span:,.3f} s"
     rows = [
@@ -63,7 +65,8 @@ def _request_rows(found: dict[str, Any]) -> list[list[str]]:
                 f"{plural(longest['most'], 'token')}, prompt and output of {name(longest['longest'])}:",
             ]
         )
-        rows.append(["", "no smaller pool can serve it"])
+        # its last token is sampled and never written
+        rows.append(["", f"no pool below {plural(longest['most'] - 1, 'token')} can serve it"])
         if found["without_output"]:
             rows.append(["no output", plural(found["without_output"], "request")])
     rows += _arrival_rows(found)

@@ -54,7 +54,7 @@ format    Mooncake request trace
   prompt       65 tokens, 8 to 24 a request, 16.2 on average
   output       15 tokens, 1 to 9 a request, 3.8 on average
   longest      26 tokens, prompt and output of req-4:
-               no smaller pool can serve it
+               no pool below 25 tokens can serve it
   arrivals     at most 3 within one second, from 0.000 s on
                at most 2 at the same time, 0.500 s
   outstanding  at least 34 tokens, which arrive together at 0.500 s
@@ -92,6 +92,21 @@ def test_text_of_a_request_trace(capsys, tmp_path):
     # reused: two blocks of 8 tokens by the second prompt, one each by the third and the fourth
     done = call(capsys, "inspect", path, "--block-size", "8")
     assert (done.code, done.err, done.out) == (0, "", TEXT.format(path=path))
+
+
+def test_nothing_is_said_of_requests_that_are_not_there(capsys, tmp_path):
+    path = write(tmp_path, row(0, 16, 4, [1]))
+    done = call(capsys, "inspect", path, "--block-size", "4", "--skip-bad-lines")
+    assert done.code == 4
+    assert "\n  requests  0\n\n  skipped 1 line: 1\n\nstatus: INCOMPLETE" in done.out
+
+
+def test_the_smallest_pool_is_what_the_model_needs(capsys, tmp_path):
+    path = write(tmp_path, row(0, 16, 4, [1]))
+    assert "no pool below 19 tokens can serve it" in call(capsys, "inspect", path).out
+    for scheduler in ("sglang", "vllm"):
+        words = ["simulate", path, "--page-size", "1", "--scheduler", scheduler, "--pool-tokens"]
+        assert [call(capsys, *words, tokens).code for tokens in ("18", "19")] == [2, 0]
 
 
 def test_every_line_of_the_body_fits(capsys):
