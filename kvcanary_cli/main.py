@@ -169,8 +169,8 @@ def run(argv: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _report(InterruptedRun("stopped before a report could be written"), argv)
     except Exception as error:
-        if not argv and hasattr(error, "show"):
-            # Typer's way to say that a bare `kvcanary` gets the help on stderr
+        if (not argv or list(argv) in [[group] for group in GROUPS]) and hasattr(error, "show"):
+            # Typer's way to say that a bare `kvcanary`, or a bare group, gets the help on stderr
             error.show()
             return int(Exit.USAGE)
         if settings.is_debug() and not hasattr(error, "format_message"):

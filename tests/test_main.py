@@ -65,6 +65,14 @@ def test_usage_errors_of_a_group_name_the_command(capsys):
     assert call(capsys, "trace", "nonsense").code == 2
 
 
+@pytest.mark.parametrize("group", main.GROUPS)
+def test_a_bare_group_gets_its_help(capsys, group):
+    done = call(capsys, group)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"Usage: kvcanary {group} ")
+    assert all(f"\n  {command} " in done.err for command in main.GROUPS[group][1])
+
+
 @pytest.mark.parametrize("command", [*main.COMMANDS, *main.ALIASES])
 def test_help_of_each_command(capsys, command):
     done = call(capsys, command, "--help")
