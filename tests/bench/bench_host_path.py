@@ -32,8 +32,8 @@ PROMPT = 1000
 EMPTY = np.zeros((0, RING_WORDS), np.int64)
 
 
-def lines(lanes: int, steps: int) -> Iterator[dict]:
-    """The trace, line by line."""
+def lines(lanes: int, steps: int, *, alloc_each: bool = False) -> Iterator[dict]:
+    """The trace, line by line; `alloc_each`: every slot is allocated right before its step, as a server does."""
     width = PROMPT + steps
     pool = {"slots": lanes * width + 1, "page_size": 1, "rows": lanes + 1, "row_width": width}
     yield {"ev": "header", "format": "kvcanary-trace", "version": 1, "pool": pool}
@@ -41,7 +41,8 @@ def lines(lanes: int, steps: int) -> Iterator[dict]:
     slot = 1 + np.random.default_rng(0).permutation(lanes * width).reshape(lanes, width)
     for row in rows:
         yield {"ev": "bind", "row": row, "rid": f"r{row}"}
-        yield {"ev": "alloc", "to": f"r{row}", "slots": slot[row - 1].tolist()}
+        first = slot[row - 1, :PROMPT] if alloc_each else slot[row - 1]
+        yield {"ev": "alloc", "to": f"r{row}", "slots": first.tolist()}
         yield {
             "ev": "forward",
             "rows": [row],
@@ -52,6 +53,9 @@ def lines(lanes: int, steps: int) -> Iterator[dict]:
         }
     for step in range(steps):
         at = PROMPT + step
+        if alloc_each:
+            for row in rows:
+                yield {"ev": "alloc", "to": f"r{row}", "slots": [int(slot[row - 1, at])]}
         yield {
             "ev": "forward",
             "rows": rows,
@@ -151,11 +155,15 @@ def main() -> None:
     parser.add_argument("--device", default="none", choices=("none", "cuda", "cpu"))
     parser.add_argument("--lanes", type=int, default=64)
     parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--alloc-each", action="store_true", help="an alloc event a lane and step")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "decode.jsonl"
         with path.open("w", encoding="ascii") as out:
-            out.writelines(json.dumps(line) + "\n" for line in lines(given.lanes, given.steps))
+            out.writelines(
+                json.dumps(line) + "\n"
+                for line in lines(given.lanes, given.steps, alloc_each=given.alloc_each)
+            )
         if given.device == "none":
             run_module.open_runtime = lambda _device, *masters, **_: NoKernels(*masters[:4])
         for number in range(3):
