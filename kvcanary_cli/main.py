@@ -30,6 +30,7 @@ COMMANDS = {
     "doctor": "kvcanary_cli.commands.doctor:doctor",
     "bench": "kvcanary_cli.commands.bench:bench",
     "scrub": "kvcanary_cli.commands.scrub:scrub",
+    "audit": "kvcanary_cli.commands.audit:audit",
 }
 GROUPS = {
     "trace": (
