@@ -36,10 +36,12 @@ def run_inspect(words: InspectWords, progress: Progress) -> Report:
     """
     refuse_overwriting([("FILE", words.file)], [("--output", words.output)])
     # deferred: formats load NumPy where they need it
-    from kvcanary_cli.trace.formats import TRACE_V1, known_format, sniff
+    from kvcanary_cli.trace.formats import KV_EVENTS, TRACE_V1, known_format, sniff
 
     started = time.monotonic()
     name = sniff(words.file) if words.input_format is None else known_format(words.input_format)
+    if name == KV_EVENTS:
+        return _events(words, progress, started)
     if name == TRACE_V1:
         return _trace(words, progress, started)
     return _requests(words, name, progress, started)
@@ -66,6 +68,21 @@ def _trace(words: InspectWords, progress: Progress, started: float) -> Report:
             on_progress=lambda events, tokens: progress.update(events, None, tokens, 0),
         )
     return build_trace(facts, inputs=words.inputs(), seconds=time.monotonic() - started)
+
+
+def _events(words: InspectWords, progress: Progress, started: float) -> Report:
+    from kvcanary_cli.kvevents.audit import Auditor
+    from kvcanary_cli.kvevents.lines import EventFile
+    from kvcanary_cli.report.inspect_events import build_events
+
+    for flag, value in (("--block-size", words.block_size), ("--limit-requests", words.limit_requests)):
+        if value is not None:
+            raise UsageError(f"`{flag}` is for request traces, {words.file} is a KV event stream")
+    file = EventFile([words.file], skip_bad_lines=words.skip_bad_lines)
+    result = Auditor(file).run(
+        on_progress=lambda batches, events, findings: progress.update(batches, None, events, 0)
+    )
+    return build_events(result, inputs=words.inputs(), seconds=time.monotonic() - started)
 
 
 def _requests(words: InspectWords, name: str, progress: Progress, started: float) -> Report:

@@ -20,7 +20,7 @@ from kvcanary_cli.output import Format, emit, start_progress
 
 
 def inspect(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Trace v1 or request trace; - is stdin.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A trace, requests, or KV events; - is stdin.")],
     input_format: Annotated[
         str | None,
         typer.Option("--input-format", metavar="NAME", help="Format of FILE; by content if not given."),
@@ -58,6 +58,7 @@ def inspect(
     from functools import partial
 
     from kvcanary_cli.commands._inspect_run import InspectWords, run_inspect
+    from kvcanary_cli.report.inspect_events import render_events
     from kvcanary_cli.report.inspect_text import render_inspect
 
     options = emit_options(
@@ -81,4 +82,7 @@ def inspect(
         report = run_inspect(words, progress)
     finally:
         progress.close()
-    emit(report, partial(render_inspect, verbose=verbose), options)
+    render = (
+        render_events if report["format"]["name"] == "kv-events" else partial(render_inspect, verbose=verbose)
+    )
+    emit(report, render, options)

@@ -23,6 +23,7 @@ from kvcanary_cli.commands._options import (
     VerboseOption,
     emit_options,
 )
+from kvcanary_cli.errors import UsageError
 from kvcanary_cli.output import Format, emit, start_progress, write_line
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
 def replay(
     files: Annotated[
-        list[str], typer.Argument(metavar="FILE...", help="Traces v1 or request traces; - is stdin.")
+        list[str],
+        typer.Argument(metavar="FILE...", help="Traces v1, request traces, KV event streams; - is stdin."),
     ],
     jobs: Annotated[
         int, typer.Option("--jobs", metavar="N", min=1, help="Replay so many files at once.")
@@ -73,6 +75,12 @@ def replay(
         str | None,
         typer.Option(
             "--capacities", metavar="FILE", help="Config with pool and limits; wins over the trace."
+        ),
+    ] = None,
+    pool_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--pool-tokens", metavar="N", min=1, help="Tokens of the pool behind a KV event stream."
         ),
     ] = None,
     ring: Annotated[
@@ -164,7 +172,49 @@ def replay(
         exit_zero=exit_zero,
         strict=strict,
     )
-    # deferred: numba takes a second to import, --help must not pay for it
+    # deferred: numba takes a second to import, and neither --help nor a stream of events must pay for it
+    from kvcanary_cli.commands._event_audit import are_events, refuse_flags, run_event_audit
+
+    if are_events(files, input_format):
+        refuse_flags(
+            {
+                "--incident": incident is not None,
+                "--slot": slot is not None,
+                "--slots": slots,
+                "--heatmap": heatmap,
+                "--history": history,
+                "--expect": expect is not None,
+                "--save-trace": save_trace is not None,
+                "--limit-requests": limit_requests is not None,
+                "--limit-steps": limit_steps is not None,
+                "--stop-on-violation": stop_on_violation,
+                "--scheduler": scheduler is not None,
+            }
+        )
+        from kvcanary_cli.report.event_audit_text import render_event_audit
+
+        progress = start_progress(
+            "replay", options, no_progress=no_progress, inputs={"trace": {"path": files[0]}}
+        )
+        try:
+            report = run_event_audit(
+                files,
+                pool_tokens=pool_tokens,
+                capacities=capacities,
+                require=require,
+                skip_bad_lines=skip_bad_lines,
+                input_format=input_format,
+                progress=progress,
+                on_finding=lambda found: _stream_event(found, options.format),
+            )
+        finally:
+            progress.close()
+        emit(report, partial(render_event_audit, show_all=show_all, verbose=verbose), options)
+    if pool_tokens is not None:
+        raise UsageError(
+            "`--pool-tokens` is for a KV event stream, a trace has its pool in its header",
+            hint="`--capacities FILE` states the pool of a replay",
+        )
     from kvcanary_cli.commands._replay_files import refuse_single, request_of, run_all
     from kvcanary_cli.commands._replay_run import RunRequest, check_files, run_command
     from kvcanary_cli.report.replay_files import render_files
@@ -235,6 +285,12 @@ def replay(
     finally:
         progress.close()
     emit(report, renderer(report, view), options)
+
+
+def _stream_event(found: dict[str, Any], output_format: Format) -> None:
+    """Tell of a finding in a KV event stream as soon as it turns up."""
+    if output_format is Format.jsonl:
+        write_line("progress", {"line": found["line"], "finding": found})
 
 
 def _single(request: RunRequest, view: View) -> dict[str, bool]:

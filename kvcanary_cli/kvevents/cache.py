@@ -96,6 +96,7 @@ class Place:
         self.children.clear()
         self.removed.clear()
         self.tokens = 0
+        self.over = False
 
 
 class Known:

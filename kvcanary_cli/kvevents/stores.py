@@ -182,7 +182,7 @@ class StoreCheck:
         elif is_over and not place.over:
             text = f"{place.tokens:,} tokens resident in a pool of {self._pool_tokens:,}"
             self._report("S11", text, event, where, event.hashes[0], blocks=len(event.hashes))
-        place.over = is_over
+        place.over = place.over or is_over
         return again
 
 
