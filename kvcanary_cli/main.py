@@ -31,6 +31,7 @@ COMMANDS = {
     "bench": "kvcanary_cli.commands.bench:bench",
     "scrub": "kvcanary_cli.commands.scrub:scrub",
     "audit": "kvcanary_cli.commands.audit:audit",
+    "record-events": "kvcanary_cli.commands.record_events:record_events",
 }
 GROUPS = {
     "trace": (

@@ -42,7 +42,7 @@ journalctl -u sglang | kvcanary explain -
 
 The check says what differs, the ledger says which rule was broken, and the kind is concluded from both. An example
 of these is a whole trace: put this line in front of those that don't begin with a header, and replay it. That of a
-rule of `check-capacities` is a command.
+rule of `check-capacities` is a command, that of a stream of KV events a file of its own.
 
 ```json
 {header}

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from kvcanary_cli.errors import UsageError, nearest
 from kvcanary_cli.explain.pages import Page, load
-from kvcanary_cli.kinds import KINDS
+from kvcanary_cli.kinds import KINDS, STREAM_KINDS
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "ownership and lifetime": ("K01", "K02", "K03", "K04", "K05", "K06"),
     "page table and addressing": ("K10", "K11", "K12", "K13", "K14", "K15"),
     "tokens, positions, prefixes, bytes": ("K16", "K17", "K18", "K19", "K20", "K21"),
     "transfers, offloads, reloads": ("K07", "K08", "K09", "K22", "K23", "K24", "K25", "K26"),
+    "streams of KV events": ("S01", "S02", "S03", "S04", "S05", "S06", "S07", "S08", "S09", "S10", "S11"),
     "capacities": ("C1", "C2", "C3", "C4", "C5", "C6", "C7"),
     "checks of the canary": (
         "chain_hash",
@@ -105,8 +106,9 @@ def look_up(word: str) -> Answer:
     """
     wanted = _plain(word)
     names = {_plain(code): code for code in codes()}
-    names |= {KINDS[code]: code for code in names.values() if code in KINDS}
-    names |= {f"{code.lower()}-{name}": code for code, name in KINDS.items()}
+    kinds = KINDS | STREAM_KINDS
+    names |= {kinds[code]: code for code in names.values() if code in kinds}
+    names |= {f"{code.lower()}-{name}": code for code, name in kinds.items()}
     names |= ALIASES
     if wanted in names:
         return Answer(word, (load(names[wanted]),))

@@ -14,7 +14,8 @@ from kvcanary_cli.explain.document import HEADER, document
 from kvcanary_cli.explain.index import GROUPS, codes, look_up
 from kvcanary_cli.explain.pages import HEADINGS, PAGES, load, parse
 from kvcanary_cli.kernels.consts import BIT_NAMES, bit_names
-from kvcanary_cli.kinds import KINDS
+from kvcanary_cli.kinds import KINDS as TRACE_KINDS
+from kvcanary_cli.kinds import STREAM_KINDS
 from kvcanary_cli.ledger.judged import NEEDS
 from kvcanary_cli.main import COMMANDS
 from kvcanary_cli.replay.capacities import Limits
@@ -26,6 +27,7 @@ from kvcanary_cli.runtime.devices import DeviceChoice
 from kvcanary_cli.trace.reader import open_trace
 from tests.cli import ROOT, call
 
+KINDS = TRACE_KINDS | STREAM_KINDS
 CPU = DeviceChoice(kind="cpu", index=0, name="cpu", reason="")
 CODES = codes()
 WITH_TRACE = [code for code in CODES if any(b.kind == "json" for b in load(code).sections["example"])]
@@ -80,9 +82,9 @@ def test_a_page_has_all_its_parts(code):
 @pytest.mark.parametrize("code", CODES)
 def test_kinds_that_a_page_mentions_exist_and_have_their_name(code):
     text = (PAGES / f"{code}.md").read_text(encoding="utf-8")
-    mentioned = re.findall(r"\b(K\d\d|C\d)(?: ([a-z]+(?:-[a-z]+)+))?", text)
+    mentioned = re.findall(r"\b(K\d\d|C\d|S\d\d)(?: ([a-z]+(?:-[a-z]+)+))?", text)
     assert [kind for kind, _ in mentioned if kind not in KINDS] == []
-    mentioned += re.findall(r"^- (K\d\d|C\d) ([a-z-]+):", text, re.MULTILINE)
+    mentioned += re.findall(r"^- (K\d\d|C\d|S\d\d) ([a-z-]+):", text, re.MULTILINE)
     assert [(kind, name) for kind, name in mentioned if name and KINDS[kind] != name] == []
 
 
@@ -113,7 +115,7 @@ OURS_AND_VLLM = {
     "--shadows",
 }
 OURS_AND_VLLM |= {"--stop-on-violation", "--sweep-interval", "--sglang-version", "--async-scheduling"}
-OURS_AND_VLLM |= {"--no-enable-prefix-caching", "--from-log", "--pool-tokens", "--workload"}
+OURS_AND_VLLM |= {"--replay", "--block-size", "--no-enable-prefix-caching", "--from-log", "--pool-tokens", "--workload"}
 
 
 @pytest.mark.parametrize("code", CODES)
