@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
 from kvcanary_cli.commands._options import check_output, refuse_overwriting
-from kvcanary_cli.errors import InputError, UsageError
+from kvcanary_cli.errors import UsageError
 from kvcanary_cli.progress import Progress
 from kvcanary_cli.report.frame import Report
 from kvcanary_cli.report.simulate import build_simulate
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from kvcanary_cli.sim.config import SimConfig
     from kvcanary_cli.sim.costs import CostModel
     from kvcanary_cli.sim.facts import OnStep, StepFacts
-    from kvcanary_cli.sim.series import Tick
+    from kvcanary_cli.sim.series import Series, Tick
     from kvcanary_cli.trace.requests import Request
 
 DEFAULT_TICK_S = 1.0
@@ -94,6 +93,7 @@ def run_simulate(words: SimulateWords, progress: Progress, stdout: TextIO) -> Re
         config=config,
         watch=run.watch,
         rows=run.rows,
+        num_rows=run.num_rows,
         tick_s=run.tick_s,
         calibration=calibration,
         measured=measured,
@@ -103,7 +103,12 @@ def run_simulate(words: SimulateWords, progress: Progress, stdout: TextIO) -> Re
 
 
 class Run:
-    """One run of the model, with what is collected and written on the way."""
+    """One run of the model, with what is collected and written on the way.
+
+    Attributes:
+        rows: time series, kept only to be compared with a measured one.
+        num_rows: of the time series that was written.
+    """
 
     def __init__(self, words: SimulateWords, config: SimConfig, *, tick_s: float) -> None:
         from kvcanary_cli.sim.series import Series, Watch
@@ -114,12 +119,28 @@ class Run:
         self.events: int | None = None
         self._words = words
         self._config = config
-        is_wanted = words.time_series is not None or words.calibrate is not None
+        self.num_rows = 0
         slots = config.pool_slots - config.page_size
-        self._series = Series(slots=slots, tick_s=tick_s) if is_wanted else None
+        self._kept = Series(slots=slots, tick_s=tick_s) if words.calibrate is not None else None
+        self._make_series = partial(Series, slots=slots, tick_s=tick_s)
 
     def serve(self, requests: Iterable[Request], progress: Progress, stdout: TextIO) -> None:
         """Run the model to its end, and write the files that were asked for."""
+        from kvcanary_cli.sim.series_file import SeriesFile
+
+        if self._words.time_series is None:
+            self._serve(requests, progress, stdout, [self._kept] if self._kept else [])
+        else:
+            with SeriesFile(self._words.time_series) as file:
+                written = self._make_series(on_row=file.write)
+                self._serve(requests, progress, stdout, [written, *([self._kept] if self._kept else [])])
+            self.num_rows = file.num_rows
+        if self._kept is not None:
+            self.rows = self._kept.rows
+
+    def _serve(
+        self, requests: Iterable[Request], progress: Progress, stdout: TextIO, series: list[Series]
+    ) -> None:
         from kvcanary_cli.sim.scheduler import observe, simulate
         from kvcanary_cli.trace.writer import TraceWriter
 
@@ -129,8 +150,8 @@ class Run:
             nonlocal entries
             entries += facts.verify_entries
             self.watch.see(facts)
-            if self._series is not None:
-                self._series.see(facts)
+            for one in series:
+                one.see(facts)
             progress.update(facts.step + 1, None, entries, 0)
 
         if self._words.output is None:
@@ -142,24 +163,8 @@ class Run:
                 for event in events:
                     writer.write(event)
                 self.events = writer.num_lines
-        if self._series is not None:
-            self.rows = self._series.close()
-        if self._words.time_series is not None:
-            write_series(self._words.time_series, self.rows)
-
-
-def write_series(path: str, rows: list[Tick]) -> None:
-    """Write a time series as JSON, a list of objects, or as CSV, by the suffix."""
-    from kvcanary_cli.sim.series import csv_lines
-
-    if path.endswith(".json"):
-        text = "[\n" + ",\n".join(json.dumps(row._asdict()) for row in rows) + "\n]\n"
-    else:
-        text = "".join(line + "\n" for line in csv_lines(rows))
-    try:
-        Path(path).write_text(text, encoding="ascii", newline="\n")
-    except OSError as error:
-        raise InputError(f"can't be written: {error.strerror or error}", where=path) from error
+        for one in series:
+            one.close()
 
 
 def _calibrate(

@@ -44,6 +44,7 @@ def build_simulate(
     config: SimConfig,
     watch: Watch,
     rows: list[Tick],
+    num_rows: int,
     tick_s: float,
     calibration: Calibration | None,
     measured: Measured | None,
@@ -54,7 +55,8 @@ def build_simulate(
 
     Args:
         details: facts about the file.
-        rows: time series of the run; empty where none was asked for.
+        rows: time series of the run; empty where there is none to compare it with.
+        num_rows: of the time series that was written.
         events: lines of the trace that was written; None: none was.
         seconds: that the command took.
     """
@@ -84,7 +86,7 @@ def build_simulate(
     report["comparison"] = _comparison(watch, rows, measured, config) if measured is not None else None
     report["written"] = {
         "trace": {"path": inputs["output"], "events": events} if events is not None else None,
-        "time_series": {"path": inputs["time_series"], "rows": len(rows), "tick_s": tick_s}
+        "time_series": {"path": inputs["time_series"], "rows": num_rows, "tick_s": tick_s}
         if inputs["time_series"] is not None
         else None,
     }

@@ -11,6 +11,9 @@ from kvcanary_cli.sim.costs import CostModel
 from kvcanary_cli.trace.events import Capacities, Group, Header, Pool, Source
 from kvcanary_cli.trace.header import FORMAT, MAX_INDEX, VERSION
 
+# what the model keeps of each row and page has to fit into memory, 4 GB for the most pages
+MAX_ROWS = 1 << 20
+MAX_PAGES = 1 << 26
 BYTE_UNIT = 16  # trace v1: sizes of byte sources are multiples of it
 VERIFY_POOLS = 3  # SGLang 0.5.23 plans for three times as many verify entries as the pool has tokens
 DEFAULT_COSTS = CostModel()
@@ -177,7 +180,8 @@ class SimConfig:
             "seed": 0,
         }
         for name, least in at_least.items():
-            _check_range(name, getattr(self, name), least)
+            most = MAX_ROWS if name in ("max_running_requests", "max_num_seqs") else MAX_INDEX
+            _check_range(name, getattr(self, name), least, most)
         for name in ("chunk_tokens", "prefill_max_requests", "max_new_tokens", "max_steps"):
             if getattr(self, name) is not None:
                 _check_range(name, getattr(self, name), 1)
@@ -200,6 +204,11 @@ class SimConfig:
                 f"the {what} has {slots:,} slots, at least 2 pages of {self.page_size:,} are needed: "
                 "page 0 is padding"
             )
+        if slots // self.page_size > MAX_PAGES:
+            raise UsageError(
+                f"the {what} has {slots // self.page_size:,} pages of {self.page_size:,}, the scheduler model "
+                f"has room for {MAX_PAGES:,}"
+            )
 
     def _check_source(self, source: Source) -> None:
         sizes = (source.bytes_per_slot, source.hashed_bytes)
@@ -210,6 +219,6 @@ class SimConfig:
             )
 
 
-def _check_range(name: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not least <= value <= MAX_INDEX:
-        raise UsageError(f"`{name}` is {value:,}, a number from {least:,} to {MAX_INDEX:,} is needed")
+def _check_range(name: str, value: int, least: int, most: int = MAX_INDEX) -> None:
+    if isinstance(value, bool) or not least <= value <= most:
+        raise UsageError(f"`{name}` is {value:,}, a number from {least:,} to {most:,} is needed")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -112,10 +112,15 @@ class Series:
 
     Args:
         slots: that the pool can hand out.
+        on_row: gets each row when it is complete; without it they are kept in `rows`.
     """
 
-    def __init__(self, *, slots: int, tick_s: float = TICK_S) -> None:
+    def __init__(
+        self, *, slots: int, tick_s: float = TICK_S, on_row: Callable[[Tick], None] | None = None
+    ) -> None:
         self.rows: list[Tick] = []
+        self._num_rows = 0
+        self._on_row = on_row or self.rows.append
         self._slots = slots
         self._tick_s = tick_s
         self._last: StepFacts | None = None
@@ -131,7 +136,7 @@ class Series:
         self._entries = max(self._entries, facts.verify_entries)
 
     def close(self) -> list[Tick]:
-        """All rows; the last one holds the end of the last forward."""
+        """All rows that were kept; the last one holds the end of the last forward."""
         if self._last is not None:
             self._settle(self._last.time_s + self._last.seconds)
             self._add_row(None)
@@ -152,12 +157,12 @@ class Series:
     @property
     def _end_s(self) -> float:
         """When the row ends that is being collected."""
-        return (len(self.rows) + 1) * self._tick_s
+        return (self._num_rows + 1) * self._tick_s
 
     def _add_row(self, state: StepFacts | None) -> None:
         evicted = self._last.evicted_slots if self._last else 0
         retracted = self._last.retracted if self._last else 0
-        self.rows.append(
+        self._on_row(
             Tick(
                 t=self._end_s,
                 prompt_throughput=self._prompted / self._tick_s,
@@ -172,12 +177,11 @@ class Series:
                 retracted=retracted - self._retracted,
             )
         )
+        self._num_rows += 1
         self._evicted, self._retracted = evicted, retracted
         self._prompted = self._sampled = self._forwards = self._tokens = self._entries = 0
 
 
-def csv_lines(rows: list[Tick]) -> Iterator[str]:
-    """A header and a line for each row, numbers as short as they are."""
-    yield ",".join(Tick._fields)
-    for row in rows:
-        yield ",".join(f"{round(value, 3):.12g}" if isinstance(value, float) else str(value) for value in row)
+def csv_line(row: Tick) -> str:
+    """One row, its numbers as short as they are."""
+    return ",".join(f"{round(value, 3):.12g}" if isinstance(value, float) else str(value) for value in row)

@@ -10,7 +10,8 @@ from kvcanary_cli.sim.calibrate_series import read_series
 from kvcanary_cli.sim.config import SimConfig
 from kvcanary_cli.sim.costs import CostModel
 from kvcanary_cli.sim.scheduler import simulate
-from kvcanary_cli.sim.series import Series, csv_lines
+from kvcanary_cli.sim.series import Series
+from kvcanary_cli.sim.series_file import SeriesFile
 from kvcanary_cli.trace.requests import Request
 
 SLOTS = 16 * 401
@@ -44,9 +45,11 @@ def runner(requests):
 
 
 def write_series(path, requests, costs):
-    series = Series(slots=SLOTS - 16)
-    runner(requests)(costs, series.see)
-    path.write_bytes(("\r\n".join(csv_lines(series.close())) + "\r\n").encode())
+    with SeriesFile(str(path)) as file:
+        series = Series(slots=SLOTS - 16, on_row=file.write)
+        runner(requests)(costs, series.see)
+        series.close()
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
     return str(path)
 
 

@@ -44,13 +44,21 @@ WINDOW = {"window": 8, "window_slots": 64}
         ),
         (
             {"max_running_requests": 0},
-            "`max_running_requests` is 0, a number from 1 to 2,147,483,647 is needed",
+            "`max_running_requests` is 0, a number from 1 to 1,048,576 is needed",
         ),
         ({"page_size": True}, "`page_size` is 1, a number from 1 to 2,147,483,647 is needed"),
         ({"chunk_tokens": 0}, "`chunk_tokens` is 0, a number from 1 to 2,147,483,647 is needed"),
         ({"graph_lanes": (4, 0)}, "`graph_lanes` is 0, a number from 1 to 2,147,483,647 is needed"),
         ({"conservativeness": -1.0}, "`conservativeness` is -1.0, a number from 0 on is needed"),
-        ({"max_num_seqs": 0}, "`max_num_seqs` is 0, a number from 1 to 2,147,483,647 is needed"),
+        ({"max_num_seqs": 0}, "`max_num_seqs` is 0, a number from 1 to 1,048,576 is needed"),
+        (
+            {"max_running_requests": 999_999_999},
+            "`max_running_requests` is 999,999,999, a number from 1 to 1,048,576 is needed",
+        ),
+        (
+            {"page_size": 1, "pool_slots": 2_000_000_000},
+            "the pool has 2,000,000,000 pages of 1, the scheduler model has room for 67,108,864",
+        ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )

@@ -1,7 +1,14 @@
 """Rows of a time series: whole seconds, tokens where a forward ends, nothing lost."""
 
+import json
+import tracemalloc
+
+import pytest
+
+from kvcanary_cli.errors import InputError
 from kvcanary_cli.sim.facts import StepFacts
-from kvcanary_cli.sim.series import Series, Watch, csv_lines
+from kvcanary_cli.sim.series import Series, Watch
+from kvcanary_cli.sim.series_file import SeriesFile
 
 
 def fact(step, time_s, seconds, **fields):
@@ -51,12 +58,49 @@ def test_a_run_without_forwards_has_no_rows():
     assert rows_of([]) == []
 
 
-def test_csv():
-    assert list(csv_lines(rows_of(FACTS[:1]))) == [
+def written(path, facts):
+    with SeriesFile(str(path)) as file:
+        series = Series(slots=40, on_row=file.write)
+        for one in facts:
+            series.see(one)
+        assert series.close() == []
+    return path.read_text(), file.num_rows
+
+
+def test_csv(tmp_path):
+    assert written(tmp_path / "s.csv", FACTS[:1]) == (
         "t,prompt_throughput,gen_throughput,running,waiting,kv_cache_pct,forwards,tokens,verify_entries,"
-        "evicted_slots,retracted",
-        "1,30,2,0,0,0,1,30,0,0,0",
-    ]
+        "evicted_slots,retracted\n"
+        "1,30,2,0,0,0,1,30,0,0,0\n",
+        1,
+    )
+
+
+@pytest.mark.parametrize("facts", [[], FACTS[:1], FACTS])
+def test_json(tmp_path, facts):
+    text, num_rows = written(tmp_path / "s.json", facts)
+    assert json.loads(text) == [row._asdict() for row in rows_of(facts)]
+    assert num_rows == len(rows_of(facts))
+
+
+def test_a_long_pause_takes_no_memory(tmp_path):
+    facts = [fact(0, 0.0, 1.0), fact(1, 50_000.0, 1.0)]
+    tracemalloc.start()
+    text, num_rows = written(tmp_path / "s.csv", facts)
+    peak = tracemalloc.get_traced_memory()[1] - len(text)
+    tracemalloc.stop()
+    assert num_rows == 50_001
+    assert peak < 2_000_000
+
+
+def test_a_run_that_fails_leaves_the_file_that_was_there(tmp_path):
+    path = tmp_path / "s.csv"
+    path.write_text("precious")
+    with pytest.raises(ZeroDivisionError), SeriesFile(str(path)) as file:
+        file.write(rows_of(FACTS)[0]._replace(t=1 / 0))
+    assert (path.read_text(), list(tmp_path.iterdir())) == ("precious", [path])
+    with pytest.raises(InputError, match="can't be written"):
+        SeriesFile(str(tmp_path))
 
 
 def test_peaks():
