@@ -15,7 +15,7 @@ from kvcanary_cli.audit.incidents import joined as join_damages
 from kvcanary_cli.audit.verify import BufferResult, verify_buffer
 from kvcanary_cli.errors import MissingError
 from kvcanary_cli.kernels._sources import KvSource
-from kvcanary_cli.kernels.consts import RING_BITS, RING_SLOT, WORD_KV_HASH, HashMode
+from kvcanary_cli.kernels.consts import RING_BITS, RING_SLOT, RING_TAG, WORD_KV_HASH, HashMode, LaunchTag
 from kvcanary_cli.runtime.devices import DeviceChoice
 from kvcanary_cli.trace.dump_format import CANARY, KV
 
@@ -300,15 +300,13 @@ def _compare_log(dump: Dump, result: AuditResult) -> None:
     result.log_count = int(counted[0]) if counted is not None else len(rows)
     kept = rows[: max(0, min(len(rows), result.log_count))]
     result.log_rows = len(kept)
-    failing: dict[int, int] = {}
+    failing: dict[tuple[str, int], int] = {}
     for group in result.groups:
-        for found in group.results:
-            for row in found.rows:
-                slot = int(row[RING_SLOT])
-                failing[slot] = failing.get(slot, 0) | int(row[RING_BITS])
-        for incident in group.incidents:
-            for damage in incident.damages:
-                failing[damage.slot] = failing.get(damage.slot, 0) | damage.bits
-    result.log_confirmed = sum(
-        bool(failing.get(int(row[RING_SLOT]), 0) & int(row[RING_BITS])) for row in kept
-    )
+        seen = [(int(row[RING_SLOT]), int(row[RING_BITS])) for found in group.results for row in found.rows]
+        seen += [(damage.slot, damage.bits) for found in group.incidents for damage in found.damages]
+        for slot, bits in seen:
+            failing[group.group, slot] = failing.get((group.group, slot), 0) | bits
+    for row in kept:
+        group_of_row = SWA if row[RING_TAG] >= LaunchTag.HEAD_K_SWA else FULL
+        bits = failing.get((group_of_row, int(row[RING_SLOT])), 0)
+        result.log_confirmed += bool(bits & int(row[RING_BITS]))

@@ -90,10 +90,10 @@ def _coverage(report: Report) -> list[str]:
 def _log(log: dict[str, Any] | None) -> list[str]:
     if log is None:
         return []
-    text = f"{log['violations']:>13,} violations in the server's log"
+    text = "violations in the server's log"
     if log["violations"]:
         text += f", {count(log['confirmed'])} of {count(log['kept'])} kept rows fail the same check here"
-    return wrap(text.strip(), first=f"  server     {' ' * (13 - len(text.split()[0]))}", indent=" " * 27)
+    return wrap(text, first=f"  server     {log['violations']:>13,} ", indent=" " * 27)
 
 
 def _lengths(rows: list[dict[str, Any]], most: int | None) -> list[str | Table]:

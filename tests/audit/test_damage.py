@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -48,6 +50,19 @@ def path(tmp_path):
 def everywhere(world: World, slot: int, word: int, xor: int) -> None:
     for buffer in world.canary.values():
         buffer[slot, word] ^= xor
+
+
+def test_triton_finds_the_same(world, path, device):
+    everywhere(world, 53, 2, 0x100)
+    world.table[2, 6] = 15
+    world.kv["v"][33, 5] ^= 1
+    # the launchers of the GPU, interpreted where there is none
+    choice = SimpleNamespace(kind="cuda", label=device)
+    result, on_cpu = found_in(world.write(path), choice), audit(open_dump(str(path)), device=CPU)
+    for one, other in zip(result.groups[0].results, on_cpu.groups[0].results, strict=True):
+        assert (one.entries == other.entries).all()
+        assert (one.rows == other.rows).all()
+    assert result.groups[0].incidents == on_cpu.groups[0].incidents
 
 
 def test_a_clean_dump(world, path):
