@@ -29,6 +29,8 @@ class Book:
         write: takes encoded lines.
         kinds: events that may be written; what was seen of others is dropped.
         num_slots, page_size: of the pool.
+        unseen: why a prefill may read slots that were filled or handed over where no hook looks; empty if it
+            can't. Each prefill then begins with a gap, so that nobody is accused for what was not seen.
     """
 
     def __init__(
@@ -39,10 +41,12 @@ class Book:
         *,
         num_slots: int,
         page_size: int,
+        unseen: str = "",
     ) -> None:
         self._lines = Lines(write, kinds)
         self._tokens = tokens
         self._page_size = page_size
+        self._unseen = unseen
         self._num_slots = num_slots
         self._rows: dict[int, Row] = {}
         self._owner = np.full(num_slots, None, object)  # [num_slots] name of the last one that got the slot
@@ -93,6 +97,8 @@ class Book:
             row = self._rows.get(number)
             if row is not None and row.req is not req:
                 self.lost(0, f"row {number} went from {row.rid} to {Row.name_of(req)} without a release")
+        if self._unseen:
+            self._lines.event(ev.Gap(forwards=0, why=self._unseen))
         numbers = staged.numbers()
         at = 0
         for _, req, _, count, _ in lanes:
@@ -109,7 +115,7 @@ class Book:
                 continue
             if shared is not None and len(shared):
                 row.put(0, shared)
-                self._lines.event(ev.Share(rid=row.rid, at=0, slots=shared))
+                self._shared(row, row.rid, 0, shared)
             self._map(row, first, entries)
 
     def decoded(self, reqs: Sequence[Any], staged: Staged) -> None:
@@ -198,7 +204,7 @@ class Book:
             if row is not None:
                 row.put(first + begin, entries[begin:end])
             if name is not None:
-                self._lines.event(ev.Share(rid=name, at=first + begin, slots=entries[begin:end]))
+                self._shared(row, name, first + begin, entries[begin:end])
 
     # forwards
 
@@ -257,6 +263,13 @@ class Book:
         if len(slots):
             self._owner[slots] = name
             self._lines.event(ev.Alloc(to=name, slots=slots))
+
+    def _shared(self, row: Row | None, name: str, at: int, slots: IntArray) -> None:
+        """A prefix hit; where holders are not followed, its place in the row is told all the same."""
+        if self._lines.takes("share"):
+            self._lines.event(ev.Share(rid=name, at=at, slots=slots))
+        elif row is not None:
+            self._lines.event(ev.Map(row=row.number, at=at, slots=slots))
 
     def _map(self, row: Row, first: int, entries: IntArray) -> None:
         """Record the entries that differ from what is known of the row."""

@@ -25,6 +25,10 @@ class Lines:
         self._write = write
         self._kinds = set(kinds) | ALWAYS
 
+    def takes(self, kind: str) -> bool:
+        """Whether events of that kind are written."""
+        return kind in self._kinds
+
     def event(self, event: ev.Event) -> None:
         """One event of any kind."""
         assert isinstance(event, Struct)

@@ -13,7 +13,7 @@ from kvcanary_cli import __version__
 from kvcanary_cli.recorders.book import Book
 from kvcanary_cli.recorders.files import TraceFiles
 from kvcanary_cli.recorders.recorder import Recorder
-from kvcanary_cli.recorders.targets import FORWARD, unresolved, visible_kinds
+from kvcanary_cli.recorders.targets import unresolved, visible_kinds
 from kvcanary_cli.recorders.tokens import Tokens
 from kvcanary_cli.settings import RecordSettings
 from kvcanary_cli.trace.events import Continues, Header, Pool, Source
@@ -25,7 +25,7 @@ HASHED_BYTES = 16
 ALLOCATORS = ("TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator")
 RANKS = ("dp_rank", "tp_rank", "pp_rank")
 # what stays true whatever else an engine does with its slots
-ROWS_ONLY = ("bind", "unbind", "end", "truth")
+ROWS_ONLY = ("bind", "unbind", "map", "end", "truth")
 
 
 def open_recorder(settings: RecordSettings, pool: Any, allocator: Any, tree: Any) -> Recorder:
@@ -40,29 +40,16 @@ def open_recorder(settings: RecordSettings, pool: Any, allocator: Any, tree: Any
     if missing or hidden:
         names = [target.path for target in missing]
         logger.warning("kvcanary: not found in this SGLang: %s; not followed: %s", names, hidden)
-    ranks = read_ranks()
-    stem = "-".join(
-        [f"kvcanary-{'-'.join(f'{name[:2]}{rank}' for name, rank in ranks.items())}", str(os.getpid())]
-    )
-    run = f"{stem}-{int(time.time())}"
-    producer = {
-        "name": "kvcanary.recorders.sglang",
-        "version": __version__,
-        "engine": f"sglang {engine_version()}",
-        "rank": {name.removesuffix("_rank"): rank for name, rank in ranks.items()},
-        "pid": os.getpid(),
-        "run": run,
-        "tokens": settings.tokens,
-        "missing": [target.path for target in missing],
-        "not_followed": hidden,
-    }
+    run, producer = describe_run(settings, [target.path for target in missing], hidden)
+    page_size = int(allocator.page_size)
+    num_pages = int(allocator.size) // page_size
     size = Pool(
-        slots=int(allocator.size) + int(allocator.page_size),
-        page_size=int(allocator.page_size),
+        slots=(num_pages + 1) * page_size,
+        page_size=page_size,
         rows=int(pool.req_to_token.shape[0]),
         row_width=int(pool.req_to_token.shape[1]),
     )
-    is_fresh = len(pool.free_slots) == pool.size and allocator.available_size() == allocator.size
+    is_fresh = len(pool.free_slots) == pool.size and allocator.available_size() == num_pages * page_size
     sources = read_sources(allocator, settings.real_kv or 0)
 
     def header(part: int) -> Header:
@@ -77,16 +64,39 @@ def open_recorder(settings: RecordSettings, pool: Any, allocator: Any, tree: Any
             producer=producer,
         )
 
-    def open_files() -> tuple[TraceFiles, Book]:
-        files = TraceFiles(Path(settings.folder), run, header, max_bytes=settings.max_bytes)
-        tokens = Tokens(is_hashed=settings.tokens == "hash")
-        return files, Book(files.write, kinds, tokens, num_slots=size.slots, page_size=size.page_size)
-
-    recorder = Recorder(open_files, limit=settings.queue)
+    files = TraceFiles(Path(settings.folder), run, header, max_bytes=settings.max_bytes)
+    tokens = Tokens(is_hashed=settings.tokens == "hash")
+    unseen = f"not followed: {', '.join(hidden)}" if hidden else ""
+    book = Book(files.write, kinds, tokens, num_slots=size.slots, page_size=page_size, unseen=unseen)
+    recorder = Recorder(files, book, limit=settings.queue)
     logger.info("kvcanary: recording to %s", recorder.files.paths[0])
-    if FORWARD in missing:
-        recorder.put(recorder.book.lost, None, f"{FORWARD.path} was not found: no forward is recorded")
+    essential = [target.path for target in missing if target.is_essential]
+    if essential:
+        recorder.put(
+            book.lost, None, f"nothing is recorded, not found in this SGLang: {', '.join(essential)}"
+        )
+        recorder.stop()
     return recorder
+
+
+def describe_run(
+    settings: RecordSettings, missing: Sequence[str], hidden: Sequence[str]
+) -> tuple[str, dict[str, Any]]:
+    """A name for this process's recording, which its files have, and who made it."""
+    ranks = read_ranks()
+    name = "-".join(f"{rank[:2]}{number}" for rank, number in ranks.items())
+    run = f"kvcanary-{name}-{os.getpid()}-{int(time.time())}"
+    return run, {
+        "name": "kvcanary.recorders.sglang",
+        "version": __version__,
+        "engine": f"sglang {engine_version()}",
+        "rank": {rank.removesuffix("_rank"): number for rank, number in ranks.items()},
+        "pid": os.getpid(),
+        "run": run,
+        "tokens": settings.tokens,
+        "missing": list(missing),
+        "not_followed": list(hidden),
+    }
 
 
 def not_followed(allocator: Any, tree: Any) -> list[str]:

@@ -9,7 +9,6 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 from kvcanary_cli.recorders.book import Book
@@ -30,7 +29,7 @@ class Recorder:
     """Takes facts from the engine's thread and has them written by its own.
 
     Args:
-        open_book: opens the files; called in the writer's thread, once.
+        files, book: where facts end up; from here on only the writer's thread touches them.
         limit: facts that may wait. Beyond that everything is dropped until half of them are written and a new
             step begins, and a gap says how many forwards were among it.
 
@@ -38,9 +37,10 @@ class Recorder:
         is_on: whether facts are still wanted; hooks look at it first.
     """
 
-    def __init__(self, open_files: Callable[[], tuple[TraceFiles, Book]], *, limit: int) -> None:
+    def __init__(self, files: TraceFiles, book: Book, *, limit: int) -> None:
         self.is_on = True
-        self.files, self.book = open_files()
+        self.files = files
+        self.book = book
         self._limit = limit
         self._facts: collections.deque[Fact | None] = collections.deque()
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()

@@ -17,28 +17,32 @@ class Target:
         path: as SGLang's registry wants it.
         before, after: methods of `Hooks`.
         gives: kinds of event that can't be told without it.
+        is_essential: without it nobody knows what a row holds, so nothing can be recorded.
     """
 
     path: str
     before: str | None = None
     after: str | None = None
     gives: tuple[str, ...] = ()
+    is_essential: bool = False
 
 
 def _pool(name: str, before: str, after: str | None, *gives: str) -> Target:
     path = f"{ROOT}mem_cache.memory_pool.ReqToTokenPool.{name}"
-    return Target(path=path, before=before, after=after, gives=gives)
+    return Target(path=path, before=before, after=after, gives=gives, is_essential=name == "alloc")
 
 
 def _tree(name: str, before: str | None, after: str | None, *gives: str) -> Target:
     path = f"{ROOT}mem_cache.unified_radix_cache.UnifiedRadixCache.{name}"
-    return Target(path=path, before=before, after=after, gives=gives)
+    is_essential = name == "checkpoint_into_tree"
+    return Target(path=path, before=before, after=after, gives=gives, is_essential=is_essential)
 
 
 FORWARD = Target(
     path=f"{ROOT}model_executor.model_runner.ModelRunner.forward",
     before="before_forward",
     after="after_forward",
+    is_essential=True,
 )
 TARGETS = (
     _pool("alloc", "before_bind", "after_bind", "bind", "truth", "share", "map"),
@@ -49,12 +53,14 @@ TARGETS = (
         before="before_extend",
         after="after_extend",
         gives=("alloc", "share", "map"),
+        is_essential=True,
     ),
     Target(
         path=f"{ROOT}mem_cache.allocation.alloc_for_decode",
         before="before_decode",
         after="after_decode",
         gives=("alloc", "map"),
+        is_essential=True,
     ),
     # without it the row itself says which prefix a request got: no kind of event is lost
     Target(path=f"{ROOT}mem_cache.allocation._prefix_kv_indices", after="after_prefix"),

@@ -128,21 +128,37 @@ def test_target_that_is_not_there_is_named_and_its_events_are_not_promised(recor
     assert report["coverage"]["ledger"]["not_judged"]
 
 
-def test_engine_without_a_forward_hook_gives_a_gap(record, monkeypatch):
-    monkeypatch.setattr(pool_facts, "unresolved", lambda patched: [targets.FORWARD])
-    recording = record(slots=224)
-    mixed_requests(recording.world, 2)
-    recording.world.step()
-    assert any(line["ev"] == "gap" and "ModelRunner.forward" in line["why"] for line in recording.lines())
-
-
 def test_features_that_no_hook_follows_leave_rows_and_forwards(record):
     recording = record(slots=224, server_disaggregation_mode="prefill")
     mixed_requests(recording.world, 4)
     recording.world.run()
     header, *lines = recording.lines()
     assert header["producer"]["not_followed"] == ["disaggregation"]
-    assert header["records"] == ["bind", "unbind", "end", "truth"]
-    assert {line["ev"] for line in lines} == {"bind", "unbind", "end", "truth", "forward", "note"}
+    assert header["records"] == ["bind", "unbind", "map", "end", "truth"]
+    assert {line["ev"] for line in lines} == {
+        "bind",
+        "unbind",
+        "map",
+        "end",
+        "truth",
+        "forward",
+        "gap",
+        "note",
+    }
     report = recording.replay()
-    assert report["incidents"] == []
+    assert (report["status"], report["incidents"]) == ("incomplete", [])
+
+
+@pytest.mark.parametrize(
+    "name", ["alloc_for_extend", "ReqToTokenPool.alloc", "checkpoint_into_tree", "ModelRunner.forward"]
+)
+def test_nothing_but_a_gap_is_recorded_when_rows_can_not_be_followed(record, monkeypatch, name):
+    gone = [target for target in targets.TARGETS if target.path.endswith(f".{name}")]
+    monkeypatch.setattr(pool_facts, "unresolved", lambda patched: gone)
+    recording = record(slots=224)
+    mixed_requests(recording.world)
+    recording.world.run()
+    _, gap, end = recording.lines()
+    assert (gap["ev"], end["ev"]) == ("gap", "note")
+    assert gone[0].path in gap["why"]
+    assert recording.replay()["status"] == "incomplete"
