@@ -180,13 +180,18 @@ def _assumed(trace: RequestTrace, facts: RequestFacts) -> list[dict[str, Any]]:
 
 def _command(command: str, inputs: dict[str, Any]) -> str:
     """A command line for the same file, read in the same way."""
-    words = ["kvcanary", command, inputs["file"]]
+    words = ["kvcanary", command, _operand(inputs["file"])]
     for flag in ("input_format", "block_size", "limit_requests"):
         if inputs[flag] is not None:
             words += [f"--{flag.replace('_', '-')}", str(inputs[flag])]
     if inputs["skip_bad_lines"]:
         words.append("--skip-bad-lines")
     return shlex.join(words)
+
+
+def _operand(path: str) -> str:
+    """A path that no command takes for an option."""
+    return f"./{path}" if path.startswith("-") and path != "-" else path
 
 
 def _request_hints(trace: RequestTrace, inputs: dict[str, Any], facts: RequestFacts) -> list[str]:
@@ -199,7 +204,7 @@ def _request_hints(trace: RequestTrace, inputs: dict[str, Any], facts: RequestFa
     if inputs["input_format"] is None and inputs["block_size"] is None and not inputs["skip_bad_lines"]:
         pool = str(max(EXAMPLE_POOL, facts.both.most))
         context = str(max(EXAMPLE_CONTEXT, facts.both.most))
-        words = ["kvcanary", "check-capacities", "--workload", inputs["file"], "--gpu", "H100"]
+        words = ["kvcanary", "check-capacities", "--workload", _operand(inputs["file"]), "--gpu", "H100"]
         words += ["--pool-tokens", pool, "--context-length", context, "--from-args", "--"]
         words += ["python", "-m", "sglang.launch_server", "--model-path", "meta-llama/Llama-3.1-8B"]
         hints.append(shlex.join(words))

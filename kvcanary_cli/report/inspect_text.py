@@ -98,8 +98,10 @@ def _arrival_rows(found: dict[str, Any]) -> list[list[str]]:
             ["", f"at most {plural(bounds['at_most'], 'token')}, if none ended before the last arrived"]
         )
     if found["waiting_for_another"]:
-        text = f"{plural(found['waiting_for_another'], 'request')} wait for an earlier one to end"
-        rows.append(["waiting", f"{text}; not counted in the rows above"])
+        number = found["waiting_for_another"]
+        verb = "waits" if number == 1 else "wait"
+        rows.append(["waiting", f"{plural(number, 'request')} {verb} for an earlier one to end:"])
+        rows.append(["", "not counted in the rows above, but in the upper bound"])
     return rows
 
 
@@ -119,8 +121,9 @@ def _sharing_rows(found: dict[str, Any]) -> list[list[str]]:
         share = percent(prefixes["reused_tokens"], prefixes["prompt_tokens"])
         of = f"{count(prefixes['references'])} ids of {count(prefixes['block_size'])} tokens"
         rows.append(["blocks", f"{of} in {plural(prefixes['requests'], 'prompt')}"])
-        parts = f"{count(prefixes['distinct'])} different; {count(prefixes['partial'])} name partial blocks"
-        rows.append(["", f"{parts}, which are not reused"])
+        verb = "names a partial block" if prefixes["partial"] == 1 else "name partial blocks"
+        parts = f"{count(prefixes['distinct'])} different; {count(prefixes['partial'])} {verb}"
+        rows.append(["", f"{parts}, not reused"])
         rows.append(
             [
                 "reuse",
@@ -128,7 +131,11 @@ def _sharing_rows(found: dict[str, Any]) -> list[list[str]]:
             ]
         )
         rows.append(
-            ["", f"{plural(prefixes['reusing'], 'prompt')} begin with whole blocks of an earlier one"]
+            [
+                "",
+                f"{plural(prefixes['reusing'], 'prompt')} {'begins' if prefixes['reusing'] == 1 else 'begin'} "
+                "with whole blocks of an earlier one",
+            ]
         )
     return rows
 

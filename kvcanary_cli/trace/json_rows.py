@@ -117,8 +117,13 @@ class JsonLinesReader:
         if is_first and self.options.block_size is None:
             self.block_size = said
         if said != self.block_size:
-            other = "`--block-size` says" if self.options.block_size else "rows before have"
-            raise LineError(f"blocks of {said:,} tokens, {other} {self.block_size:,}", path=path)
+            is_asked = self.options.block_size is not None
+            other = "`--block-size` says" if is_asked else "rows before have"
+            raise LineError(
+                f"blocks of {said:,} tokens, {other} {self.block_size:,}",
+                path=path,
+                hint="without `--block-size` the file's own counts" if is_asked else None,
+            )
 
     def output(self, data: dict[str, Any], key: str, number: int, at: str = "$") -> int:
         """Tokens of an output, 0 with a note."""

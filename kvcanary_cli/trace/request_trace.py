@@ -306,9 +306,10 @@ class RequestTrace:
                 row = found if isinstance(found, LineError) else _checked(found, reader)
                 if isinstance(row, LineError):
                     line = source.line if isinstance(found, LineError) else found.line
+                    can_skip = row.where is None
                     row.where = row.where or f"{name}:{line}"
                     if not self._options.skip_bad_lines:
-                        raise self._with_hint(row) from None
+                        raise self._with_hint(row, can_skip=can_skip) from None
                     bad_lines.append(line)
                     continue
                 count += 1
@@ -316,11 +317,12 @@ class RequestTrace:
                 if count == self._options.limit:
                     return
 
-    def _with_hint(self, error: LineError) -> LineError:
+    def _with_hint(self, error: LineError, *, can_skip: bool) -> LineError:
         """What to do: a wrong number of ids mostly means a wrong block size, so say which sizes fit."""
         if isinstance(error, BlockCountError) and not self._reads_once:
             error.hint = block_size_hint(self._file, self._format_reader())
-        error.hint = error.hint or self._options.hint
+        if can_skip:
+            error.hint = error.hint or self._options.hint
         return error
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli import call
+from tests.cli import ROOT, call
 
 ROW = '{"timestamp":0,"input_length":8,"output_length":2,"hash_ids":[1]}\n'
 SKIPS = "hint: `--skip-bad-lines` goes on without such lines"
@@ -24,6 +24,18 @@ def there(tmp_path, monkeypatch, capsys):
     for path in ("t.jsonl", "r.jsonl"):
         with open(path, "a") as file:
             file.write("{bad\n")
+
+
+@pytest.mark.parametrize("path", ["weka/trace_0504.json", "dynamo/dynamo-standard.jsonl"])
+def test_another_block_size_is_nothing_to_skip(capsys, path):
+    done = call(capsys, "inspect", str(ROOT / "tests" / "traces" / path), "--block-size", "7")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.endswith("hint: without `--block-size` the file's own counts\n")
+
+
+def test_what_is_wrong_with_a_whole_file_is_nothing_to_skip(capsys, there):
+    done = call(capsys, "inspect", "r.jsonl", "--input-format", "weka")
+    assert (done.code, "hint" in done.err) == (2, False)
 
 
 @pytest.mark.parametrize(

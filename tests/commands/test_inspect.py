@@ -60,7 +60,7 @@ format    Mooncake request trace
   outstanding  at least 34 tokens, which arrive together at 0.500 s
                at most 80 tokens, if none ended before the last arrived
   blocks       9 ids of 8 tokens in 4 prompts
-               5 different; 1 name partial blocks, which are not reused
+               5 different; 1 names a partial block, not reused
   reuse        49.2% of prompt tokens (32), if a cache never evicts:
                3 prompts begin with whole blocks of an earlier one
 
@@ -113,6 +113,24 @@ def test_every_line_of_the_body_fits(capsys):
     done = call(capsys, "inspect", str(MOONCAKE))
     body = done.out.partition("status:")[0].splitlines()
     assert [line for line in body if len(line) > 80] == []
+
+
+def test_the_body_of_a_trace_with_turns_fits(capsys):
+    path = str(ROOT / "tests" / "traces" / "dynamo" / "mooncake-delta.jsonl")
+    out = call(capsys, "inspect", path, "--input-format", "mooncake-delta").out
+    assert "  waiting      1 request waits for an earlier one to end:\n" in out
+    assert "               1 prompt begins with whole blocks of an earlier one\n" in out
+    body = out.partition("QUIRK")[0].splitlines()[2:]
+    assert [line for line in body if len(line) > 80] == []
+
+
+def test_hints_for_a_file_that_looks_like_an_option(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, row(0, 16, 4, [1]))
+    Path("t.jsonl").rename("-t.jsonl")
+    hints = report(capsys, "./-t.jsonl")["hints"]
+    assert len(hints) == 3
+    assert json.loads(call(capsys, "inspect", "--format", "json", "--", "-t.jsonl").out)["hints"] == hints
 
 
 @pytest.mark.parametrize(
