@@ -71,7 +71,9 @@ def server(asked: Asked, *, capacities: str | None = None, longest: int = 1) -> 
     changes["chunk_tokens"] = chunk if chunk is not None and chunk > 0 and scheduler == "sglang" else None
     if asked.no_prefix_cache:
         changes["prefix_cache"] = False
-    changes["row_width"] = -(-max(longest, 1) // page) * page
+    # a verify of the last step writes its drafts behind the last token that can stay
+    columns = max(longest, 1) + base.step_tokens - 1
+    changes["row_width"] = -(-columns // page) * page
     changes["costs"] = with_costs(base.costs, rate=asked.prefill_rate, step_ms=asked.decode_step_ms)
     config = replace(base, **changes)
     return config.with_capacities() if scheduler == "sglang" else config
@@ -119,10 +121,11 @@ def _of_config(path: str) -> SimConfig:
     section = request.config.simulate if request.config is not None else None
     try:
         setup = resolve(request)
-    except MissingInputsError:
-        if request.config is None or request.config.pool.tokens is None:
+    except MissingInputsError as error:
+        # a pool is enough for the model, which has defaults for the rest; launch arguments must not get lost
+        if request.config is None or request.config.pool.tokens is None or request.config.args:
+            error.where = error.where or path
             raise
-        # enough for the model, which has defaults for the rest
         page = request.config.pool.page_size or SimConfig().page_size
         config = replace(
             SimConfig(), page_size=page, pool_slots=request.config.pool.tokens // page * page + page

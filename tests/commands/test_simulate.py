@@ -130,6 +130,27 @@ def test_a_config_gives_settings_and_flags_beat_it(capsys, there):
     assert (report["scheduler"]["decode_step_s"], report["scheduler"]["seed"]) == (0.03, 3)
 
 
+@pytest.mark.parametrize("page", ["1", "8"])
+def test_every_request_fits_into_a_row_with_its_drafts(capsys, there, page):
+    config = str(ROOT / "configs" / "qwen3-8b-eagle3-h100.yaml")
+    report = report_of(capsys, REQUESTS, "--limit-requests", "3", "--capacities", config, "--page-size", page)
+    assert "verify" in report["run"]["modes"]
+
+
+def test_launch_arguments_of_a_config_are_used_or_refused(capsys, there):
+    """What the server's defaults depend on is asked for: the arguments are never left out of the run."""
+    pool = "pool: {tokens: 40000, page_size: 8, context_length: 8192}\n"
+    gpu = "gpu: {name: H100, memory_mib: 81559}\n"
+    args = 'args: ["--max-running-requests", "3", "--model-path", "meta-llama/Llama-3.1-8B"]\n'
+    words = (REQUESTS, *FEW, "--capacities", "c.yaml")
+    (there / "c.yaml").write_text(pool + args)
+    done = call(capsys, "simulate", *words)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: c.yaml: launch flags don't say")
+    (there / "c.yaml").write_text(pool + gpu + args)
+    assert report_of(capsys, *words)["peaks"]["running"]["value"] == 3
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
