@@ -31,7 +31,7 @@ def run_record(inputs: dict[str, Any], progress: Progress) -> Report:
         progress.update(facts.batches, inputs["max_batches"], facts.events.total(), facts.num_gaps)
 
     with (
-        Subscriber(inputs["endpoint"], inputs["topic"]) as source,
+        Subscriber(inputs["endpoint"], inputs["topic"], bind=inputs["bind"]) as source,
         EventSink(inputs["output"], max_bytes=max_bytes) as sink,
         _stoppable() as is_stopped,
     ):

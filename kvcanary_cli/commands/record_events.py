@@ -30,6 +30,10 @@ def record_events(
     topic: Annotated[
         str, typer.Option("--topic", metavar="TEXT", help="Only topics that begin so; all if not given.")
     ] = "",
+    bind: Annotated[
+        bool,
+        typer.Option("--bind", help="Wait at ENDPOINT for an engine whose own endpoint names this host."),
+    ] = False,
     replay: Annotated[
         str | None,
         typer.Option(
@@ -55,9 +59,9 @@ def record_events(
     exit_zero: ExitZeroOption = False,
     strict: StrictOption = False,
 ) -> None:
-    """Record the KV events that a vLLM or SGLang server publishes; replay audits them.
+    """Record the KV events that a server publishes.
 
-    Batches that are lost are asked for again where the server has a replay socket, and noted where not.
+    vLLM and SGLang publish them; a replay audits the file. Batches that are lost are asked for again where the server has a replay socket, and noted where not.
 
     Example: kvcanary record-events tcp://localhost:5557 --output events.jsonl
     """
@@ -73,6 +77,7 @@ def record_events(
         "endpoint": endpoint,
         "output": output,
         "topic": topic,
+        "bind": bind,
         "replay": replay,
         "duration_seconds": duration,
         "max_batches": max_batches,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from kvcanary_cli.kvevents.cache import RankCache
+from kvcanary_cli.kvevents.cache import Place, RankCache
 from kvcanary_cli.kvevents.events import GPU, Removed
 from kvcanary_cli.kvevents.findings import Log
 from kvcanary_cli.kvevents.rules import Where, hex_hash
+
+MOST_NAMED = 1_000
+"""Findings whose children are named."""
 
 
 def check_removed(cache: RankCache, event: Removed, where: Where, log: Log, checked: Counter[str]) -> None:
@@ -75,6 +78,15 @@ def _why_missing(cache: RankCache, event: Removed, found: int) -> str:
     return f"removed again: stored in line {known.line:,}, removed in line {known.removed:,}"
 
 
+def _children(place: Place, found: int, children: int, log: Log) -> str:
+    """The first child by its hash; only for the first findings, as all blocks are looked through for it."""
+    if log.total >= MOST_NAMED:
+        return f"{children:,} of its children stay"
+    child = next(each for each, block in place.blocks.items() if block.parent == found)
+    more = "" if children == 1 else f" and {children - 1:,} more"
+    return f"its child {hex_hash(child)}{more} {'stays' if children == 1 else 'stay'}"
+
+
 def check_orphans(cache: RankCache, where: Where, log: Log) -> None:
     """Report blocks that a batch removed while blocks behind them stay; the order inside a batch is free."""
     for (group, medium), place in cache.places.items():
@@ -90,7 +102,5 @@ def check_orphans(cache: RankCache, where: Where, log: Log) -> None:
             log.unproven["S02"] += len(orphaned)
         else:
             found, _, children = orphaned[0]
-            child = next(each for each, block in place.blocks.items() if block.parent == found)
-            many = "" if children == 1 else f" and {children - 1:,} more"
-            text = f"removed while its child {hex_hash(child)}{many} stays resident"
+            text = f"removed while {_children(place, found, children, log)} resident"
             log.add(where.finding("S02", text, group=group, medium=medium, hash=found, blocks=len(orphaned)))

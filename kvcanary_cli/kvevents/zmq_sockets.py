@@ -49,26 +49,33 @@ def check_endpoint(endpoint: str, flag: str) -> None:
     if "://*" in endpoint:
         raise UsageError(
             f"{flag} is {endpoint!r}, which is what the publisher binds",
-            hint=f"name its host: {endpoint.replace('*', 'localhost')}",
+            hint=f"name its host: {endpoint.replace('*', 'localhost')}, or `--bind` if the publisher connects",
         )
 
 
 class Subscriber:
-    """A SUB socket; use it as a context manager."""
+    """A SUB socket; use it as a context manager.
 
-    def __init__(self, endpoint: str, topic: str = "") -> None:
+    Args:
+        topic: only messages whose topic begins so.
+        bind: wait at the endpoint for a publisher that connects, as one does whose own endpoint names a host.
+    """
+
+    def __init__(self, endpoint: str, topic: str = "", *, bind: bool = False) -> None:
         self._zmq = load_zmq()
-        check_endpoint(endpoint, "ENDPOINT")
+        if not bind:
+            check_endpoint(endpoint, "ENDPOINT")
         self._context = self._zmq.Context()
         self._socket = self._context.socket(self._zmq.SUB)
         self._socket.setsockopt(self._zmq.LINGER, 0)
         self._socket.setsockopt(self._zmq.RCVHWM, QUEUE)
         self._socket.setsockopt(self._zmq.SUBSCRIBE, topic.encode())
         try:
-            self._socket.connect(endpoint)
+            (self._socket.bind if bind else self._socket.connect)(endpoint)
         except self._zmq.ZMQError as error:
             self.close()
-            raise UsageError(f"ENDPOINT {endpoint!r} can't be connected to: {error}") from None
+            what = "bound" if bind else "connected to"
+            raise UsageError(f"ENDPOINT {endpoint!r} can't be {what}: {error}") from None
 
     def receive(self, seconds: float) -> Message | None:
         """The next message; None if none comes in time, or a signal does."""

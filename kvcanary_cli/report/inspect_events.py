@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from kvcanary_cli.exits import Exit
 from kvcanary_cli.report.event_audit_text import rank_text, residency_table
 from kvcanary_cli.report.frame import Report, Sections, base_report, finish
-from kvcanary_cli.report.plant import argument
 from kvcanary_cli.report.tables import Column, Table
 from kvcanary_cli.report.text import count, name, plural
 from kvcanary_cli.trace.files import reads_once
@@ -44,10 +44,15 @@ def build_events(result: AuditResult, *, inputs: dict[str, Any], seconds: float)
     report["quirks"] = []
     report["assumed"] = []
     file = inputs["file"]
-    report["hints"] = [] if reads_once(file) else [f"kvcanary replay {argument(file)}"]
+    report["hints"] = [] if reads_once(file) else [f"kvcanary replay {_argument(file)}"]
     report["timing"] = {"seconds": round(seconds, 3)}
     is_partial = coverage["bad_lines"] or coverage["truncated"] is not None
     return finish(report, Exit.INCOMPLETE if is_partial else Exit.PASS)
+
+
+def _argument(path: str) -> str:
+    """A path as it can be pasted into a shell: quoted, and never taken for an option."""
+    return name(shlex.quote("./" + path if path.startswith("-") else path))
 
 
 def render_events(report: Report) -> Sections:

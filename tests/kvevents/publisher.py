@@ -62,12 +62,12 @@ class Publisher:
                 continue
             client, _, number = self._router.recv_multipart()
             first = int.from_bytes(number, "big")
-            self.asked.append(first)
             front = [client, b"", self.topic] if self._with_topic else [client, b""]
             for seq, body in sorted(self.kept.items()):
                 if seq >= first:
                     self._router.send_multipart([*front, seq.to_bytes(8, "big"), body])
             self._router.send_multipart([*front, END, b""])
+            self.asked.append(first)
 
     def close(self) -> None:
         self._stop.set()
