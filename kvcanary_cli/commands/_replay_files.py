@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from kvcanary_cli import settings
 from kvcanary_cli.commands._replay_run import RunRequest, interruptible, run_command
 from kvcanary_cli.errors import KvCanaryError, UsageError
 from kvcanary_cli.exits import Exit
@@ -94,6 +96,8 @@ def outcome_of(
     except KvCanaryError as error:
         return error_outcome(request.path, error)
     except Exception as error:
+        if settings.is_debug():
+            traceback.print_exc()
         what = " ".join(f"{type(error).__name__}: {error}".split())
         return _outcome(
             request.path, "error", Exit.INTERNAL, error=_error("internal", f"a bug in kvcanary: {what}")

@@ -97,7 +97,8 @@ def check_fits(request: Request, columns: int, config: SimConfig, *, largest: in
         )
     if columns > config.row_width:
         raise InputError(
-            f"request {request.rid} needs {columns:,} page-table columns, a row has {config.row_width:,}"
+            f"request {request.rid} needs {columns:,} page-table columns, a row has {config.row_width:,}",
+            hint=f"a row holds the context length: `--context-length {columns}` or more serves it",
         )
     pages = -(-columns // config.page_size)
     if pages > largest:

@@ -55,6 +55,18 @@ def test_one_after_the_other(capsys, there):
     assert without_times(report["files"][1]["report"]) == without_times(single)
 
 
+def test_a_bug_in_one_file_is_shown_when_asked_for(capsys, there, monkeypatch):
+    def fail(*_):
+        raise ValueError("why")
+
+    monkeypatch.setattr("kvcanary_cli.commands._replay_files.run_command", fail)
+    for is_debug in ("", "1"):
+        monkeypatch.setenv("KVCANARY_DEBUG", is_debug)
+        done = call(capsys, "replay", "t.jsonl", "bad.jsonl", *CPU)
+        assert (done.code, done.out.count("a bug in kvcanary: ValueError: why")) == (70, 2)
+        assert done.err.count("Traceback") == (2 if is_debug else 0)
+
+
 def test_side_by_side_is_the_same(there):
     files = ("t.jsonl", "bad.jsonl", "broken.jsonl")
     one = spawn("replay", *files, *CPU, "--format", "json", "--threads", "1", cwd=there)
