@@ -61,7 +61,8 @@ def record_events(
 ) -> None:
     """Record the KV events that a server publishes.
 
-    vLLM and SGLang publish them; a replay audits the file. Batches that are lost are asked for again where the server has a replay socket, and noted where not.
+    vLLM and SGLang publish them; a replay audits the file. Batches that are lost are asked for again where the
+    server has a replay socket, and noted where not.
 
     Example: kvcanary record-events tcp://localhost:5557 --output events.jsonl
     """

@@ -137,6 +137,8 @@ class EventDecoder:
             return name, dict(zip(known, value[1:], strict=False))
         if isinstance(value, dict):
             name = _name(value.get("type", value.get("event_type")))
+            if any(type(key) is not str for key in value):
+                raise LineError("the keys of an event are text")
             unknown = value.keys() - _KNOWN[name]
             if unknown:
                 # what a recorder kept of longer arrays

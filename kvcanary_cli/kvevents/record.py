@@ -166,6 +166,7 @@ class Recorder:
                 self._recent.popitem(last=False)
         try:
             batch, line = decode_payload(message.payload, self._decoder)
+            self._sink.write({"seq": seq, **line})
         except LineError as error:
             self._damaged(seq, str(error), message.payload)
             return
@@ -173,7 +174,6 @@ class Recorder:
         facts.batches += 1
         facts.events.update(NAMES[type(event)] for event in batch.events)
         facts.ranks[str(batch.source)] += 1
-        self._sink.write({"seq": seq, **line})
 
     def _damaged(self, seq: int | None, error: str, payload: bytes) -> None:
         self.facts.malformed += 1

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from kvcanary_cli.errors import InputError, UsageError
+from kvcanary_cli.trace.files import LineError
 
 FLUSH_SECONDS = 1.0
 """What a crash of this process may lose at most."""
@@ -53,8 +54,14 @@ class EventSink:
         return file
 
     def write(self, value: dict[str, Any]) -> None:
-        """One line; a new part begins where the size is reached."""
-        line = self._encode(value) + b"\n"
+        """One line; a new part begins where the size is reached.
+
+        Raises: LineError for a value that JSON has no form for.
+        """
+        try:
+            line = self._encode(value) + b"\n"
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise LineError(f"can't be written as JSON ({error})") from None
         if self._max_bytes is not None and self._written and self._written + len(line) > self._max_bytes:
             self._finish()
             part = self._path.with_name(f"{self._path.stem}.{len(self.paths)}{self._path.suffix}")
