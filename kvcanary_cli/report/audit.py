@@ -42,19 +42,7 @@ def build_audit(
     """The report of an audit: a damaged slot is a finding, what had to be checked and wasn't makes it incomplete."""
     dump = result.dump
     packages = ("numpy", "torch", "triton") if backend["name"] == "triton" else ("numpy", "numba")
-    slots = max([group.num_slots for group in result.groups] or [0])
-    report = base_report(
-        "audit",
-        inputs=inputs,
-        pool={
-            "slots": slots,
-            "pages": -(-slots // dump.page_size),
-            "page_size": dump.page_size,
-            "groups": [group.group for group in result.groups],
-        },
-        backend=backend,
-        packages=packages,
-    )
+    report = base_report("audit", inputs=inputs, pool=_pool(result), backend=backend, packages=packages)
     report["about"] = dump.facts.about
     missing = dict(result.missing)
     missing |= {check: "required, not checked" for check in required if check not in result.checks}
@@ -72,11 +60,7 @@ def build_audit(
         for group in result.groups
         for slot, entries in group.mixed
     ]
-    report["server_log"] = (
-        None
-        if result.log_count is None
-        else {"violations": result.log_count, "kept": result.log_rows, "confirmed": result.log_confirmed}
-    )
+    report["server_log"] = _log(result)
     report["notes"] = list(dump.notes)
     report["summary"] = _summary(result, report)
     report["timing"] = {"seconds": round(seconds, 3)}
@@ -86,6 +70,23 @@ def build_audit(
     codes += [Exit.INCOMPLETE] if missing else []
     warnings = len(report["mixed_prefixes"]) + (report["summary"]["unmapped_positions"] > 0)
     return finish(report, *(codes or [Exit.PASS]), warnings=warnings)
+
+
+def _pool(result: AuditResult) -> dict[str, Any]:
+    slots = max([group.num_slots for group in result.groups] or [0])
+    page_size = result.dump.page_size
+    return {
+        "slots": slots,
+        "pages": -(-slots // page_size),
+        "page_size": page_size,
+        "groups": [group.group for group in result.groups],
+    }
+
+
+def _log(result: AuditResult) -> dict[str, int] | None:
+    if result.log_count is None:
+        return None
+    return {"violations": result.log_count, "kept": result.log_rows, "confirmed": result.log_confirmed}
 
 
 def _coverage(result: AuditResult, missing: dict[str, str]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from kvcanary_cli.report.again import shell_word
 from kvcanary_cli.report.frame import Annotation, Report, Sections
 from kvcanary_cli.report.tables import Column, Table
-from kvcanary_cli.report.text import WIDTH, count, name, names, plural, ranges, wrap
+from kvcanary_cli.report.text import WIDTH, count, name, names, plural, ranges, to_ranges, wrap
 
 MAX_ROWS = 50
 MAX_NAMES = 3
@@ -83,7 +83,9 @@ def _coverage(report: Report) -> list[str]:
         lines += wrap(note, first="  note                     ")
     if report["summary"]["unmapped_positions"]:
         given_up = plural(report["summary"]["unmapped_positions"], "position")
-        lines += wrap(f"{given_up} inside the window have no slot of it", first="  WARN                     ")
+        lines += wrap(
+            f"{given_up} of rows inside the window without a slot of it", first="  WARN                     "
+        )
     return lines
 
 
@@ -110,6 +112,8 @@ def _incidents(report: Report, most: int | None) -> list[str | Table]:
     if not incidents:
         return []
     head = f"{plural(len(incidents), 'incident')}, {plural(summary['slots'], 'slot')} damaged"
+    if report["coverage"]["not_judged"]:
+        head += " at least"
     if summary["shadows"]:
         head += f", {plural(summary['shadows'], 'shadow')}"
     columns = [
@@ -279,7 +283,10 @@ def _status(report: Report) -> str:
     coverage, summary = report["coverage"], report["summary"]
     if report["status"] == "fail" and summary["incidents"]:
         if summary["rows"]:
-            readers = names(summary["rids"]) if summary["rids"] else ranges([[r, r] for r in summary["rows"]])
+            readers = names(summary["rids"])
+            if not summary["rids"]:
+                word = "row" if len(summary["rows"]) == 1 else "rows"
+                readers = f"{word} {ranges(to_ranges(summary['rows']), limit=8)}"
             what = plural(len(summary["rows"]), "request")
             holds = "holds" if len(summary["rows"]) == 1 else "hold"
             return f"{what} {holds} damaged slots; what they produce is suspect: {readers}"

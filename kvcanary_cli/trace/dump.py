@@ -113,32 +113,18 @@ def write_dump(
     Returns: bytes written.
     Raises: InputError if something does not fit the format, or the file can't be written.
     """
-    metadata = {
-        "format": FORMAT,
-        "page_size": str(page_size),
-        "token_offset": str(token_offset),
-        "chain": chain,
-        "sources": json.dumps([_plain(source.facts()) for source in sources]),
-        "rids": json.dumps({str(row): rid for row, rid in (rids or {}).items()}),
-        "about": json.dumps(dict(about or {}), default=str),
-    }
+    metadata = _metadata(page_size, token_offset, chain, sources, rids or {}, about or {})
     if hash_mode is not None:
         metadata["hash_mode"] = hash_mode
     if window_size is not None:
         metadata["window_size"] = str(window_size)
     given = {f"canary.{name}": tensor for name, tensor in canary.items()}
-    given |= {
-        "cache.slots": cache.slots if cache is not None else None,
-        "cache.positions": cache.positions if cache is not None else None,
-        "cache.predecessors": cache.predecessors if cache is not None else None,
-        "violations": violations,
-        "seq_lens": seq_lens,
-        "expected_lens": expected_lens,
-        "full_to_swa": full_to_swa,
-        "violation_count": violation_count,
-        "req_to_token": req_to_token,
-        "expected_tokens": expected_tokens,
-    }
+    if cache is not None:
+        given |= {f"cache.{name}": getattr(cache, name) for name in ("slots", "positions", "predecessors")}
+    # those of 8 bytes first, so that all lie aligned in the file
+    given |= {"violations": violations, "seq_lens": seq_lens, "expected_lens": expected_lens}
+    given |= {"full_to_swa": full_to_swa, "violation_count": violation_count}
+    given |= {"req_to_token": req_to_token, "expected_tokens": expected_tokens}
     tensors = {name: as_array(value) for name, value in given.items() if value is not None}
     facts = read_facts(metadata, str(path))
     _check(tensors, facts, str(path))
@@ -146,6 +132,25 @@ def write_dump(
         tensors[KV + source.name] = _rows(source, described, str(path))
     check_shapes(_shapes(tensors), facts, str(path))
     return write_safetensors(path, tensors, metadata)
+
+
+def _metadata(
+    page_size: int,
+    token_offset: int,
+    chain: str,
+    sources: Sequence[DumpSource],
+    rids: Mapping[int, str],
+    about: Mapping[str, Any],
+) -> dict[str, str]:
+    return {
+        "format": FORMAT,
+        "page_size": str(page_size),
+        "token_offset": str(token_offset),
+        "chain": chain,
+        "sources": json.dumps([_plain(source.facts()) for source in sources]),
+        "rids": json.dumps({str(row): rid for row, rid in rids.items()}),
+        "about": json.dumps(dict(about), default=str),
+    }
 
 
 def as_array(value: Any) -> np.ndarray:

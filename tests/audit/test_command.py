@@ -329,3 +329,13 @@ def test_a_length_beyond_the_table(capsys, world, path):
     done = audit(capsys, world.write(path, expected_lens=np.minimum(world.lens, 24)))
     assert done.code == 1
     assert "1 row with a length that can't be" in done.out
+
+
+def test_where_everything_fails_a_part_is_looked_at_one_by_one(capsys, world, path, monkeypatch):
+    monkeypatch.setattr("kvcanary_cli.audit.blame.MAX_JUDGED", 10)
+    for buffer in world.canary.values():
+        buffer[:, 1] ^= 64
+    done = audit(capsys, world.write(path, rids={}))
+    assert (done.code, " slots damaged at least" in done.out) == (1, True)
+    assert "  not judged               26 failed entries not looked at one by one" in done.out
+    assert "suspect: rows 1-2, 5" in " ".join(done.out.split())

@@ -248,3 +248,41 @@ def test_a_length_that_can_not_be(world, path, length):
     world.lens[3] = length
     result = audit(open_dump(world.write(path, expected_lens=np.maximum(world.lens, 0))), device=CPU)
     assert [(p.row, p.length, p.width) for p in result.lengths] == [(3, length, 24)]
+
+
+def test_the_buffers_tell_which_stamp_was_changed_where_nothing_follows(world, path):
+    world.canary["tail_k_full"][25, 0] ^= 1
+    absent = {"expected_tokens": ..., "expected_lens": ...}
+    assert incidents(world.write(path, **absent)) == [("changed-stamp", [5], [25])]
+    world.canary["tail_k_full"][25, 0] ^= 1
+    world.canary["tail_k_full"][26, 2] ^= 1
+    assert incidents(world.write(path, **absent)) == [("changed-stamp", [5], [26])]
+
+
+def test_the_padding_row_is_not_looked_at(world, path):
+    world.table[0, :5] = [60, 61, 8, 9, 0]
+    world.lens[0] = 5
+    result = found_in(world.write(path))
+    assert (result.rows, result.groups[0].incidents) == ([1, 2, 5], [])
+
+
+def test_the_pool_of_a_draft_model_holds_the_next_token(world, path):
+    shifted = np.roll(world.tokens, 1, axis=1)
+    expected = {"expected_tokens": shifted, "expected_lens": np.where(world.lens > 0, world.lens + 1, 0)}
+    assert incidents(world.write(path, **expected, token_offset=1)) == []
+    assert incidents(world.write(path, **expected))
+
+
+def test_a_slot_that_is_held_is_found_before_a_copy_that_nobody_holds(world, path):
+    copy = [30, 31, 36, 37, 38, 43, 44, 45, 1, 2, 3, 4]
+    world.stamp(copy, world.tokens[5, : len(copy)].tolist())
+    world.table[2, 6] = 15
+    (found,) = found_in(world.write(path)).groups[0].incidents
+    assert (found.kind, found.damages[0].origin.holders) == ("shared-slot", (5,))
+
+
+def test_neighbours_with_different_stories_are_two_incidents(world, path):
+    world.kv["v"][53, 5] ^= 1
+    world.tokens[5, 6] += 1
+    found = incidents(world.write(path))
+    assert found == [("changed-bytes", [5], [53]), ("wrong-token", [5], [54])]

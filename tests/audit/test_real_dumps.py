@@ -12,7 +12,7 @@ from kvcanary_cli.kernels.vectors import Vector, load_vector, vector_paths
 from tests.audit.dumps import failing
 from tests.audit.runs import stopped_run, write_vector_dump
 from tests.audit.test_damage import CPU, found_in
-from tests.cli import ROOT
+from tests.cli import ROOT, call
 
 GOLDEN = vector_paths(ROOT / "tests" / "golden")
 
@@ -105,6 +105,7 @@ def test_a_run_is_clean(runs, tmp_path, name):
     assert (result.missing, result.not_checked) == ({}, {})
     assert [group.incidents for group in result.groups] == [[]] * len(run.runtime.layout.groups)
     assert [group.mixed for group in result.groups] == [[]] * len(result.groups)
+    assert [group.unmapped for group in result.groups] == [0] * len(result.groups)
     assert len(result.rows) > 3
     assert result.num_entries > 1000
 
@@ -171,3 +172,28 @@ def test_a_wrong_entry_in_a_run(runs, tmp_path):
     assert (found.kind, found.holders, found.slots) == ("shared-slot", [row], [theirs])
     assert found.damages[0].origin.position == run.lens[other] - 2
     assert other in found.damages[0].origin.holders
+
+
+def test_a_slot_given_up_inside_the_window_is_a_warning(runs, tmp_path, capsys):
+    run = runs["swa", False]
+    args = run.arguments()
+    _, slots = live(run, args)
+    args["full_to_swa"][slots[-5]] = 0
+    dumped = run.write(tmp_path / "d", args)
+    done = call(capsys, "audit", dumped, "--device", "cpu")
+    assert "  WARN                     1 position of rows inside the window without a slot" in done.out
+    assert "warnings=1" in done.out
+
+
+@pytest.mark.parametrize(
+    ("absent", "why"),
+    [("full_to_swa", "the dump has no full_to_swa"), ("window_size", "the metadata has no window_size")],
+)
+def test_a_window_group_that_can_not_be_checked(runs, tmp_path, capsys, absent, why):
+    run = runs["swa", False]
+    dumped = run.write(tmp_path / "d", run.arguments() | {absent: None})
+    done = call(capsys, "audit", dumped, "--device", "cpu")
+    assert (done.code, why in done.out, "missing=swa exit=4" in done.out) == (4, True, True)
+    if absent == "window_size":
+        window = str(run.runtime.layout.group("swa").window)
+        assert call(capsys, "audit", dumped, "--device", "cpu", "--window", window).code == 0
