@@ -53,6 +53,7 @@ class RunState:
     def lose_history(self) -> None:
         """A gap: everything in memory is unknown until it is written or mapped again."""
         self.table.lose_history()
+        self.expected.clear_rows()
         self.cache.clear()
         for group in self.layout.groups:
             self.known_slots[group.kind] = np.zeros(group.num_slots, np.bool_)

@@ -66,6 +66,10 @@ class ExpectedTokens:
         """The row has no request: nothing is expected of it."""
         self.row_lens[row] = 0
 
+    def clear_rows(self) -> None:
+        """Whose the rows are is not known: nothing is expected of any until a `bind` or `truth` tells."""
+        self.row_lens[:] = 0
+
     def forget(self, rid: str) -> None:
         """A new request takes this name."""
         self._truth.pop(rid, None)

@@ -259,6 +259,17 @@ class TestGaps:
         events = [*one_request(), *lost[:2], told, lost[2]]
         assert [bits for *_, bits in run(events).signature()] == [("write_token",), ("write_token",)]
 
+    def test_truth_is_not_held_against_who_may_have_taken_the_row(self, run):
+        """Row 1 was A's before the gap; who writes it from its beginning now is not known."""
+        unseen = [
+            ev.Gap(forwards=None),
+            ev.Forward(rows=[1], prefix=[0], lens=[2], tokens=[7, 8], slots=slots(40, 41)),
+            ev.Forward(rows=[1], prefix=[2], tokens=[9], slots=slots(42)),
+        ]
+        assert run([*one_request(), *unseen]).signature() == []
+        bound = [*one_request(), unseen[0], ev.Bind(row=1, rid="A"), *unseen[1:]]
+        assert {bits for *_, bits in run(bound).signature()} == {("verify_token",)}
+
     def test_a_recorder_attached_to_a_running_engine(self, run):
         header = small_header(state="unknown")
         events = [ev.Bind(row=1, rid="A"), ev.Map(row=1, at=0, slots=np.arange(8, 14))]
