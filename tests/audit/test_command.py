@@ -339,3 +339,14 @@ def test_where_everything_fails_a_part_is_looked_at_one_by_one(capsys, world, pa
     assert (done.code, " slots damaged at least" in done.out) == (1, True)
     assert "  not judged               26 failed entries not looked at one by one" in done.out
     assert "suspect: rows 1-2, 5" in " ".join(done.out.split())
+
+
+def test_buffers_that_the_server_does_not_use(capsys, world, path):
+    for half in ("v", "k"):
+        for phase in ("head", "tail"):
+            world.canary[f"{phase}_{half}_full"][:] = 0
+        dumped = world.write(path)
+        report = report_of(capsys, 0 if half == "v" else 4, dumped)
+        assert report["incidents"] == []
+        assert {gap["check"] for gap in report["coverage"]["not_checked"]} >= {"head_v_full", "tail_v_full"}
+    assert [gap["check"] for gap in report["coverage"]["missing"]] == ["stamps"]
