@@ -16,20 +16,29 @@ if TYPE_CHECKING:
 
 
 def server_settings(setup: Setup, sizes: Sizes) -> dict[str, Any]:
-    """Arguments of `SimConfig`: pool, window, batching rules and draft tokens of the server."""
-    pool, chunk = setup.pool, setup.prefill.chunk
+    """Arguments of `SimConfig`: pool, window, batching rules, graphs and draft tokens of the server."""
+    from kvcanary_cli.sim.graphs import captured_lanes
+
+    pool, chunk, running = setup.pool, setup.prefill.chunk, sizes.running.requests
+    drafts = setup.speculation.draft_tokens if setup.speculation.algorithm else 0
+    graphs = setup.graph.max_batch if setup.graph.is_on else 0
     page = pool.page_size
     return {
         "pool_slots": floor_page(pool.tokens, page) + page,
         "page_size": page,
         "row_width": -(-pool.context_length // page) * page,
-        "max_running_requests": sizes.running.requests,
+        "max_running_requests": running,
         "chunk_tokens": chunk if chunk > 0 else None,
         "max_prefill_tokens": setup.prefill.max_tokens,
         "prefix_cache": setup.is_radix_on,
         "window": setup.window.size or 0,
         "window_slots": 0 if setup.window.tokens is None else floor_page(setup.window.tokens, page) + page,
-        "draft_tokens": setup.speculation.draft_tokens if setup.speculation.algorithm else 0,
+        "draft_tokens": drafts,
+        # the model runs no drafts beside a prefill
+        "mixed_chunk": setup.is_mixed and not drafts,
+        "graph_lanes": captured_lanes(graphs, max_running_requests=running, speculative=drafts > 0)
+        if graphs
+        else (),
     }
 
 

@@ -62,6 +62,7 @@ class Setup(NamedTuple):
 
     Args:
         max_states: Mamba states of one rank, which cap its running requests; None where nothing says it.
+        is_mixed: whether decodes ride in the forwards of prefills.
         max_running: the limit over all data-parallel groups, None where the server estimates it.
         running_setting: the flag or algorithm that sets the limit.
         extra_rows: rows of the request table beyond those of running requests.
@@ -82,6 +83,7 @@ class Setup(NamedTuple):
     running_setting: str
     extra_rows: int
     is_radix_on: bool
+    is_mixed: bool
     canary: Canary
     model: ModelChoice
     kv_dtype: str | None
@@ -175,6 +177,7 @@ def _complete(inputs: Inputs, gpu: GpuChoice, launch: Launch) -> Setup:
         running_setting=running_setting,
         extra_rows=_extra_rows(inputs, launch),
         is_radix_on=is_radix_on,
+        is_mixed=inputs.is_on("--enable-mixed-chunk"),
         canary=canary,
         inputs=inputs.noted,
         unknown_flags=arguments.unknown,

@@ -64,3 +64,27 @@ def test_an_audit_passes_progress_on(requests):
         on_progress=lambda steps, entries: seen.append(steps),
     )
     assert seen[-1] == found.setup.workload.steps == len(seen)
+
+
+@pytest.mark.parametrize(
+    ("flags", "mixed", "lanes"),
+    [
+        ([], False, 64),
+        (["--enable-mixed-chunk"], True, 64),
+        (["--disable-cuda-graph"], False, 0),
+    ],
+)
+def test_the_model_batches_as_the_flags_say(flags, mixed, lanes):
+    from kvcanary_cli.capacity.audit import audit
+    from kvcanary_cli.capacity.request import make_request
+    from kvcanary_cli.capacity.served import server_settings
+
+    request = make_request(
+        config_path=str(ROOT / "configs/llama-3.1-8b-h100.yaml"),
+        command=["--max-running-requests", "64", *flags],
+    )
+    found = audit(request)
+    settings = server_settings(found.setup, found.sizes)
+    assert settings["mixed_chunk"] is mixed
+    assert max(settings["graph_lanes"], default=0) == lanes
+    SimConfig(**settings)
