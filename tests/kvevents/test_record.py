@@ -10,11 +10,14 @@ import socket
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import jsonschema
 import pytest
 import zmq
 
+from kvcanary_cli.kvevents.record import Recorder
+from kvcanary_cli.kvevents.zmq_sockets import Message
 from tests.cli import ROOT, call, spawn_without
 from tests.kvevents.publisher import Publisher, payload, store, until
 from tests.kvevents.streams import OLD, SGLANG, V09, V16, V20, V24
@@ -191,6 +194,30 @@ def test_a_restart_is_noted_and_a_batch_that_comes_twice_is_written_once(capsys,
     done = call(capsys, "replay", str(tmp_path / "events.jsonl"), "--format", "json")
     found = json.loads(done.out)
     assert (done.code, found["coverage"]["restarts"], found["coverage"]["lost_batches"]) == (0, 1, 0)
+
+
+def test_a_restarted_engine_may_send_the_same_bytes(capsys, tmp_path):
+    with Publisher() as publisher:
+        same = payload(store(2))
+
+        def act():
+            for seq, body in [(0, payload(store(1))), (1, same), (0, payload(store(9))), (1, same)]:
+                publisher.send(seq, body)
+
+        report, lines = recorded(capsys, tmp_path, publisher, act, batches=4)
+    assert [line.get("seq") for line in lines] == [0, 1, None, 0, 1]
+    assert (report["summary"]["restarts"], report["summary"]["repeated"]) == (1, 0)
+
+
+def test_answers_beyond_what_was_asked_for_are_left_out():
+    written = []
+    sink = SimpleNamespace(write=written.append, tick=lambda: None)
+    kept = [Message(seq, payload(store(seq + 1))) for seq in range(9)]
+    recorder = Recorder(sink, SimpleNamespace(ask=lambda first: iter(kept if first else [])))
+    for seq in (0, 1, 5):
+        recorder.take(kept[seq])
+    assert [line["seq"] for line in written] == [0, 1, 2, 3, 4, 5]
+    assert recorder.finish().replayed == 3
 
 
 def test_damage_is_counted_and_shown(capsys, tmp_path):

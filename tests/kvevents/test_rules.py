@@ -33,6 +33,8 @@ BAD = {
         [stored([1]), removed([1]), removed([1])],
         [removed([1])],
         [stored([1]), removed([1], **CPU)],
+        # stored again since the clear, which is then no reason any more
+        [stored([1]), CLEARED, stored([1]), removed([1]), removed([1])],
         [stored([1], group_idx=0), removed([1], group_idx=1)],
     ],
     "S02": [
@@ -90,6 +92,7 @@ CLEAN = {
     "S04": [
         [stored(HASHES, tokens=TOKENS)],
         [stored(HASHES[:1], tokens=PAGES[0]), stored(HASHES[1:], parent=HASHES[0], tokens=TOKENS[2:])],
+        [stored(HASHES[:1], tokens=PAGES[0]), stored([7], parent=HASHES[0], tokens=PAGES[1], lora_name="x")],
         # another namespace: nothing fits, as far as it goes
         [stored(HASHES, tokens=TOKENS), stored([7, 8], tokens=TOKENS[:4], cache_salt="x")],
         [stored(HASHES, tokens=TOKENS), stored([7, 8], tokens=[1, 2, 3, 4])],
@@ -176,7 +179,7 @@ def test_a_wrong_page_hash_names_the_right_one(tmp_path):
 
 
 def test_roots_that_do_not_fit_are_counted_not_blamed(tmp_path):
-    result = audit(tmp_path, batches(*CLEAN["S04"][3]))
+    result = audit(tmp_path, batches(*CLEAN["S04"][4]))
     ((_, cache),) = result.caches.items()
     assert (cache.pages.fitting, cache.pages.unproven) == (3, 2)
 
@@ -185,6 +188,12 @@ def test_hashes_of_another_engine_are_not_tried_for_ever(tmp_path):
     result = audit(tmp_path, batches(*[stored([each]) for each in range(1, 200)]))
     ((_, cache),) = result.caches.items()
     assert (codes(result), cache.pages.is_hopeless, cache.pages.unproven) == ([], True, 64)
+
+
+def test_page_hashes_are_checked_to_the_end(tmp_path):
+    roots = [[number, number] for number in range(100)]
+    good = [stored(chain(page)[1], tokens=page) for page in roots]
+    assert codes(audit(tmp_path, batches(*good, *BAD["S04"][0]))) == ["S04"]
 
 
 def test_tokens_beyond_32_bits_are_no_sglang_page(tmp_path):

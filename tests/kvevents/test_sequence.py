@@ -59,6 +59,21 @@ def test_a_restart_empties_the_cache(tmp_path, is_noted):
     assert (result.restarts, codes(result), result.lost) == (1, [], 0)
 
 
+def test_a_restart_at_the_same_number(tmp_path):
+    lines = [*batches(stored([1])), *batches(stored([1], tokens=[9, 9]))]
+    lines[1]["ts"] += 50
+    result = audit(tmp_path, lines)
+    assert (result.restarts, result.repeated, codes(result)) == (1, 0, [])
+
+
+def test_a_noted_restart_needs_no_later_time(tmp_path):
+    note = {"restart": {"seq": 1, "last": 2}}
+    later = batches(stored([7]), first=1)
+    later[0]["ts"] = 1.0
+    result = audit(tmp_path, [*batches(stored([1]), stored([2]), stored([3])), note, *later])
+    assert (result.restarts, result.lost, codes(result)) == (1, 1, [])
+
+
 def test_a_restart_whose_first_batches_are_lost(tmp_path):
     later = batches(removed([5]), first=2)
     later[0]["ts"] += 1_000
