@@ -92,13 +92,8 @@ def run_event_audit(
         "skip_bad_lines": skip_bad_lines,
         "input_format": input_format,
     }
-    return build_event_audit(
-        result,
-        inputs=inputs,
-        pool_tokens=tokens,
-        required=required,
-        seconds=time.monotonic() - started,
-    )
+    seconds = time.monotonic() - started
+    return build_event_audit(result, inputs=inputs, pool_tokens=tokens, required=required, seconds=seconds)
 
 
 @contextmanager
