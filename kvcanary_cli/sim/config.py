@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from kvcanary_cli.capacity import formula
 from kvcanary_cli.errors import UsageError
 from kvcanary_cli.sim.costs import CostModel
 from kvcanary_cli.trace.events import Capacities, Group, Header, Pool, Source
@@ -15,7 +16,6 @@ from kvcanary_cli.trace.header import FORMAT, MAX_INDEX, VERSION
 MAX_ROWS = 1 << 20
 MAX_PAGES = 1 << 26
 BYTE_UNIT = 16  # trace v1: sizes of byte sources are multiples of it
-VERIFY_POOLS = 3  # SGLang 0.5.23 plans for three times as many verify entries as the pool has tokens
 DEFAULT_COSTS = CostModel()
 DEFAULT_SOURCES = (Source(name="k", bytes_per_slot=32, hashed_bytes=32),)
 
@@ -132,14 +132,24 @@ class SimConfig:
         """Tokens that one decode or verify step writes for a request."""
         return max(1, self.draft_tokens)
 
-    def with_capacities(self) -> SimConfig:
-        """These settings with the launch capacities that SGLang 0.5.23's canary would give this server."""
-        lanes = max(self.max_running_requests, *self.graph_lanes, 1)
-        budget = min(self.max_prefill_tokens, self.chunk_tokens or self.max_prefill_tokens)
+    def with_capacities(self, *, chunk_flag: int | None = None) -> SimConfig:
+        """These settings with the launch capacities that SGLang 0.5.23's canary would give this server.
+
+        Args:
+            chunk_flag: `--chunked-prefill-size` as it was given, where that is 0: the model knows chunks or none,
+                the capacity takes 0 for a limit. None: follows `chunk_tokens`.
+        """
+        chunk = chunk_flag if chunk_flag is not None else self.chunk_tokens or -1
+        lanes = formula.write_requests(
+            graph_batch=max(self.graph_lanes, default=0), running=self.max_running_requests
+        )
+        entries = formula.write_entries(
+            write_req=lanes, draft_tokens=self.step_tokens, max_prefill=self.max_prefill_tokens, chunk=chunk
+        )
         capacities = Capacities(
             write_req_capacity=lanes,
-            write_entry_capacity=max(lanes * self.step_tokens, budget),
-            verify_capacity=VERIFY_POOLS * (self.pool_slots - self.page_size),
+            write_entry_capacity=entries,
+            verify_capacity=formula.verify_entries(self.pool_slots - self.page_size),
         )
         return replace(self, capacities=capacities)
 

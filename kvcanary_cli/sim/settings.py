@@ -41,11 +41,11 @@ def server(asked: Asked, *, capacities: str | None = None, longest: int = 1) -> 
 
     Args:
         capacities: a capacity config.
-        longest: tokens of the largest request; rows are at least that wide.
+        longest: tokens of the largest request; rows are that wide, unless `capacities` states a context length.
 
     Raises: UsageError for settings that don't fit together, InputError for a config that can't be used.
     """
-    base = SimConfig() if capacities is None else _of_config(capacities)
+    base, context = (SimConfig(), None) if capacities is None else _of_config(capacities)
     changes: dict[str, Any] = {}
     if asked.scheduler is not None:
         changes["scheduler"] = _known(asked.scheduler)
@@ -72,11 +72,13 @@ def server(asked: Asked, *, capacities: str | None = None, longest: int = 1) -> 
     if asked.no_prefix_cache:
         changes["prefix_cache"] = False
     # a verify of the last step writes its drafts behind the last token that can stay
-    columns = max(longest, 1) + base.step_tokens - 1
+    columns = (max(longest, 1) if context is None else context) + base.step_tokens - 1
     changes["row_width"] = -(-columns // page) * page
     changes["costs"] = with_costs(base.costs, rate=asked.prefill_rate, step_ms=asked.decode_step_ms)
     config = replace(base, **changes)
-    return config.with_capacities() if scheduler == "sglang" else config
+    if scheduler != "sglang":
+        return config
+    return config.with_capacities(chunk_flag=asked.chunked_prefill_size)
 
 
 def _refuse_other_rules(asked: Asked, scheduler: str) -> None:
@@ -110,8 +112,8 @@ def _known(scheduler: str) -> str:
     return scheduler
 
 
-def _of_config(path: str) -> SimConfig:
-    """The server that a capacity config describes, as far as it does."""
+def _of_config(path: str) -> tuple[SimConfig, int | None]:
+    """The server that a capacity config describes, as far as it does, and its context length in tokens."""
     from kvcanary_cli.capacity.request import make_request
     from kvcanary_cli.capacity.served import server_settings
     from kvcanary_cli.capacity.setup import MissingInputsError, resolve
@@ -119,6 +121,7 @@ def _of_config(path: str) -> SimConfig:
 
     request = make_request(config_path=path)
     section = request.config.simulate if request.config is not None else None
+    context = request.config.pool.context_length if request.config is not None else None
     try:
         setup = resolve(request)
     except MissingInputsError as error:
@@ -132,8 +135,9 @@ def _of_config(path: str) -> SimConfig:
         )
     else:
         config = SimConfig(**server_settings(setup, derive(setup)))
+        context = setup.pool.context_length
     if section is None:
-        return config
+        return config, context
     changes: dict[str, Any] = {
         "costs": with_costs(config.costs, rate=section.prefill_tokens_per_s, step_ms=section.step_ms)
     }
@@ -143,4 +147,4 @@ def _of_config(path: str) -> SimConfig:
         changes["mixed_chunk"] = section.mixed_chunk
     if section.seed is not None:
         changes["seed"] = section.seed
-    return replace(config, **changes)
+    return replace(config, **changes), context

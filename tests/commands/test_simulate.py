@@ -8,6 +8,7 @@ import json
 import jsonschema
 import pytest
 
+from kvcanary_cli.trace.reader import open_trace
 from tests.cli import ROOT, call, imported_by, spawn
 
 SCHEMA = json.loads((ROOT / "docs/report.schema.json").read_text())
@@ -149,6 +150,31 @@ def test_launch_arguments_of_a_config_are_used_or_refused(capsys, there):
     assert done.err.startswith("error: c.yaml: launch flags don't say")
     (there / "c.yaml").write_text(pool + gpu + args)
     assert report_of(capsys, *words)["peaks"]["running"]["value"] == 3
+
+
+def test_a_request_beyond_the_context_of_a_config_is_refused(capsys, there):
+    (there / "c.yaml").write_text("pool: {tokens: 40000, page_size: 8, context_length: 1024}\n")
+    done = call(capsys, "simulate", REQUESTS, *FEW, "--capacities", "c.yaml")
+    assert done.code == 2
+    assert "page-table columns, a row has 1,024" in done.err
+    assert "`--context-length" in done.err
+
+
+def test_a_chunk_of_zero_is_no_chunk_and_a_small_capacity(capsys, there):
+    """SGLang takes 0 for a limit of 0 where it sizes the canary: only decodes have room."""
+    words = (
+        REQUESTS,
+        *FEW,
+        "--max-running-requests",
+        "8",
+        "--chunked-prefill-size",
+        "0",
+        "--output",
+        "t.jsonl",
+    )
+    report_of(capsys, *words)
+    with open_trace("t.jsonl") as trace:
+        assert trace.header.capacities.write_entry_capacity == 8
 
 
 @pytest.mark.parametrize(
