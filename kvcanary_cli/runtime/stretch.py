@@ -1,7 +1,7 @@
 """Decode steps in a row that a device may run before the host has looked at any of them.
 
-Every lane of a stretch writes one token a step, each in a slot of its own that nothing else in the stretch writes
-or reads as a seed, in a column that the table does not map elsewhere. Then what a step does depends on none of
+Every lane of a stretch has a row to itself and writes one token a step, each in a slot of its own that nothing else
+in the stretch writes or reads as a seed, in a column that the table does not map elsewhere. Then what a step does depends on none of
 the host's work for the steps before it, and undoing the stretch is restoring the stamps of its slots.
 """
 
@@ -22,7 +22,7 @@ class Stretch:
     """Forwards of the same lanes.
 
     Attributes:
-        rows: [num_lanes] int64, none of them 0.
+        rows: [num_lanes] int64, none of them 0, none twice.
         prefix, tokens: [num_steps, num_lanes] int64; positions equal the prefix.
         full_slots: [num_steps, num_lanes] int64, as the page table names them.
         slots: group kind -> the same as the group numbers them.
@@ -89,7 +89,7 @@ class StretchPlanner:
             prefix,
             slots,
         )
-        if not is_regular:
+        if not is_regular or np.unique(rows).size < rows.size:
             return None
         before = np.where(prefix[0] > 0, table.entries[rows * table.width + np.maximum(prefix[0] - 1, 0)], -1)
         self._serial += 1

@@ -300,6 +300,23 @@ def ahead_on_cpu(monkeypatch):
     return replay
 
 
+@pytest.mark.parametrize("behind", [0, 3])
+def test_two_lanes_of_one_row_are_no_stretch(ahead_on_cpu, behind):
+    # which of two slots a column names, and so what the next step reads, depends on the order of lanes
+    own = [slots(1 + at, 101 + at) for at in range(STEPS)]
+    events = [
+        ev.Bind(row=A, rid="A"),
+        ev.Forward(rows=[A], prefix=[0], lens=[behind + 1], slots=np.arange(201, 202 + behind)),
+        *(
+            ev.Forward(rows=[A, A], prefix=[1 + at, 1 + at + behind], slots=own[at], tokens=[at, 50 + at])
+            for at in range(STEPS)
+        ),
+    ]
+    found, stretches = ahead_on_cpu(header(), events)
+    assert stretches == []
+    assert_same(found, replay_events(header(), events, CPU))
+
+
 @pytest.mark.parametrize("name", ["chunked", "prefill", "shared-prefix", "swa"])
 def test_faults_where_stretches_run_on_a_cpu(ahead_on_cpu, name):
     kinds = ["K01", "K02", "K05", "K07", "K11", "K13", "K22", "K26"]
