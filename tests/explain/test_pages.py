@@ -115,7 +115,14 @@ OURS_AND_VLLM = {
     "--shadows",
 }
 OURS_AND_VLLM |= {"--stop-on-violation", "--sweep-interval", "--sglang-version", "--async-scheduling"}
-OURS_AND_VLLM |= {"--replay", "--block-size", "--no-enable-prefix-caching", "--from-log", "--pool-tokens", "--workload"}
+OURS_AND_VLLM |= {
+    "--replay",
+    "--block-size",
+    "--no-enable-prefix-caching",
+    "--from-log",
+    "--pool-tokens",
+    "--workload",
+}
 
 
 @pytest.mark.parametrize("code", CODES)
