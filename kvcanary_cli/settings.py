@@ -21,6 +21,9 @@ VARIABLES = (
     "KVCANARY_RECORD_QUEUE",
     "KVCANARY_RECORD_READ_ROWS",
     "KVCANARY_RECORD_REAL_KV",
+    "KVCANARY_DUMP",
+    "KVCANARY_DUMP_MAX",
+    "KVCANARY_DUMP_KV",
     "NO_COLOR",
     "FORCE_COLOR",
     "TERM",
@@ -115,6 +118,42 @@ def record_settings() -> RecordSettings | None:
         queue=_number("KVCANARY_RECORD_QUEUE", least=2) or DEFAULT_QUEUE,
         read_rows=_number("KVCANARY_RECORD_READ_ROWS", least=0) or 0,
         real_kv=_number("KVCANARY_RECORD_REAL_KV", least=0),
+    )
+
+
+DEFAULT_DUMPS = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DumpSettings:
+    """How a serving engine is dumped.
+
+    Attributes:
+        folder: where the dumps go.
+        limit: dumps that one process writes at most.
+        with_kv: whether the KV bytes that stamps cover are in them.
+    """
+
+    folder: str
+    limit: int = DEFAULT_DUMPS
+    with_kv: bool = False
+
+
+def dump_settings() -> DumpSettings | None:
+    """How to dump, None if nothing is to be dumped.
+
+    Raises: UsageError for a value that means nothing.
+    """
+    folder = _get("KVCANARY_DUMP")
+    if not folder:
+        return None
+    with_kv = _get("KVCANARY_DUMP_KV") or "0"
+    if with_kv not in ("0", "1"):
+        raise UsageError(f"KVCANARY_DUMP_KV is {with_kv!r}, 0 or 1 is expected")
+    return DumpSettings(
+        folder=folder,
+        limit=_number("KVCANARY_DUMP_MAX", least=1) or DEFAULT_DUMPS,
+        with_kv=with_kv == "1",
     )
 
 

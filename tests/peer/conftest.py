@@ -21,18 +21,41 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def hooks() -> Any:
-    """The hooks, applied by SGLang's registry; they record nothing until a test says where to."""
+def installed() -> tuple[Any, Any]:
+    """The hooks of recorder and dumps, applied by SGLang's registry; they do nothing until a test says where to."""
     stubs.torchvision_operators()
     from sglang.srt.plugins.hook_registry import HookRegistry
 
-    from kvcanary_cli.recorders.hooks import install
-    from kvcanary_cli.settings import RecordSettings
+    from kvcanary_cli.recorders import dumps, hooks
+    from kvcanary_cli.settings import DumpSettings, RecordSettings
 
-    installed = install(RecordSettings(folder=""))
-    installed.stop()
+    pair = hooks.install(RecordSettings(folder="")), dumps.install(DumpSettings(folder=""))
+    for each in pair:
+        each.stop()
     HookRegistry.apply_hooks()
-    return installed
+    return pair
+
+
+@pytest.fixture(scope="session")
+def hooks(installed: tuple[Any, Any]) -> Any:
+    """The recorder's hooks."""
+    return installed[0]
+
+
+@pytest.fixture
+def dump_into(installed: tuple[Any, Any], tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Turns dumps on: `dump_into(limit=3, with_kv=True)` gives the folder."""
+    from kvcanary_cli.settings import DumpSettings
+
+    dumps = installed[1]
+
+    def start(**options: Any) -> Path:
+        folder = tmp_path / "dumps"
+        dumps.__init__(DumpSettings(**({"folder": str(folder)} | options)))
+        return folder
+
+    yield start
+    dumps.stop()
 
 
 @pytest.fixture
