@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from kvcanary_cli.errors import InputError
+from kvcanary_cli.trace.drafts import Draft
 from kvcanary_cli.trace.safetensors import DTYPE_BITS, LENGTH_BYTES, METADATA, NUMPY_TYPES
 
 ALIGNMENT = 64
@@ -41,6 +40,8 @@ def write_safetensors(
 ) -> int:
     """Write a file under another name and move it into place, so that no reader meets half of one.
 
+    What can't be replaced, such as a pipe or a device, is written in place.
+
     Args:
         tensors: arrays of the types NumPy shares with the format, or `RawTensor`; kept in their order.
         metadata: texts for the header.
@@ -50,19 +51,18 @@ def write_safetensors(
     """
     raw = {name: _raw(name, value) for name, value in tensors.items()}
     head = _header(raw, dict(metadata or {}))
-    target = Path(path)
-    draft = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        with open(draft, "wb") as file:
-            file.write(head)
+        draft = Draft(str(path))
+        try:
+            draft.file.write(head)
             for tensor in raw.values():
-                file.write(tensor.data.data)
-        os.replace(draft, target)
+                draft.file.write(tensor.data.data)
+            draft.keep()
+        except BaseException:
+            draft.drop()
+            raise
     except OSError as error:
         raise InputError(f"can't be written: {error.strerror or error}", where=str(path)) from None
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink()
     return len(head) + sum(tensor.data.nbytes for tensor in raw.values())
 
 

@@ -196,6 +196,26 @@ def test_a_write_that_fails_leaves_the_file_before_it(tmp_path, monkeypatch):
     assert (tmp_path / "a").read_bytes() == before
 
 
+def test_a_pipe_is_written_and_not_replaced(tmp_path):
+    # a device, such as /dev/null, neither: replaced by a file it would be gone for everybody
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    written = write_safetensors(tmp_path / "pipe", {"x": np.arange(4)})
+    assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "a").write_bytes(os.read(reader, 4096))
+    os.close(reader)
+    assert (tmp_path / "a").stat().st_size == written
+    assert open_safetensors(str(tmp_path / "a")).array_of("x").tolist() == [0, 1, 2, 3]
+
+
+def test_a_link_is_followed(tmp_path):
+    write_safetensors(tmp_path / "a", {"x": np.zeros(1)})
+    (tmp_path / "link").symlink_to("a")
+    write_safetensors(tmp_path / "link", {"x": np.ones(1)})
+    assert (tmp_path / "link").is_symlink()
+    assert open_safetensors(str(tmp_path / "a")).array_of("x").tolist() == [1]
+
+
 def test_neither_needs_numba_or_torch():
     done = spawn_without({"numba", "torch", "triton"}, "--version")
     assert done.code == 0
