@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from kvcanary_cli import settings
+from kvcanary_cli.commands._options import refuse_overwriting
 from kvcanary_cli.errors import MissingError, UsageError, nearest
 from kvcanary_cli.progress import Progress
 from kvcanary_cli.report.frame import Report
@@ -34,8 +34,7 @@ class AuditWords:
 
 def run_audit(words: AuditWords, progress: Progress) -> Report:
     """Audit as asked; returns the report."""
-    if words.output not in (None, "-") and Path(str(words.output)).resolve() == Path(words.dump).resolve():
-        raise UsageError(f"`--output` would write over {words.dump}, the dump", hint="another file name")
+    refuse_overwriting([("DUMP", words.dump)], [("--output", words.output)])
     device = pick_device(words.device)
     note = _prepare(device)
     # deferred until the device is known: numba on a CPU, torch and triton on a GPU

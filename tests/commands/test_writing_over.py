@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.audit.dumps import World
 from tests.cli import call
 
 ROW = '{"timestamp":0,"input_length":8,"output_length":2,"hash_ids":[1]}\n'
@@ -19,6 +20,7 @@ def there(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     call(capsys, "synth", "t.jsonl", "--steps", "10", "--seed", "1")
     Path("r.jsonl").write_text(ROW)
+    World().write(Path("d.safetensors"))
     Path("c.yaml").write_text(CONFIG)
     Path("other.yaml").write_text(CONFIG)
     return tmp_path
@@ -32,6 +34,7 @@ def there(tmp_path, monkeypatch, capsys):
         (["trace", "validate", "nofile.jsonl", "t.jsonl"], "--output", "t.jsonl"),
         (["trace", "cut", "t.jsonl", "--steps", "1:2"], "--output", "t.jsonl"),
         (["trace", "minimise", "t.jsonl"], "--output", "t.jsonl"),
+        (["audit", "d.safetensors"], "--output", "d.safetensors"),
         (["plant", "t.jsonl", "--fault", "K07", "--output", "o"], "--answers", "t.jsonl"),
         (["inspect", "r.jsonl"], "--output", "r.jsonl"),
         (["simulate", "r.jsonl"], "--output", "r.jsonl"),
