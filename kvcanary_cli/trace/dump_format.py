@@ -6,6 +6,7 @@ The format is described in `docs/dump-format.md`. Nothing here imports more than
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,7 @@ CHAINS = ("mixed", "affine")
 STAMP_BYTES = 32
 GRAIN = 16  # bytes; what kernels read at once
 RING_WORDS = 8
+MOST = 2**31 - 1  # of a number in the metadata
 KV = "kv."
 
 CANARY = {
@@ -131,9 +133,23 @@ def _number(metadata: Mapping[str, str], key: str, where: str, *, least: int) ->
     text = metadata.get(key)
     if text is None:
         return None
-    if not text.isascii() or not text.isdigit() or int(text) < least:
-        _refuse(key, f"is {text!r}, a whole number from {least} on is expected", where)
-    return int(text)
+    number = _whole(text)
+    if number is None or number < least:
+        _refuse(key, f"is {_short(text)}, a whole number from {least} to {MOST:,} is expected", where)
+    return number
+
+
+def _whole(text: str) -> int | None:
+    """A number from 0 to `MOST`; None for any other text, however long."""
+    if not text.isascii() or not text.isdigit() or len(text) > len(str(MOST)):
+        return None
+    number = int(text)
+    return number if number <= MOST else None
+
+
+def _short(text: str) -> str:
+    """A text of the metadata as messages quote it."""
+    return repr(text) if len(text) <= 40 else f"{text[:40]!r}... of {len(text):,} characters"
 
 
 def _choice(metadata: Mapping[str, str], key: str, known: tuple[str, ...], where: str) -> str | None:
@@ -155,9 +171,15 @@ def _object(metadata: Mapping[str, str], key: str, where: str) -> dict[str, Any]
 
 def _json(text: str, key: str, where: str) -> Any:
     try:
-        return json.loads(text)
+        # NaN and infinity, which reports in JSON have no form for, are kept as texts
+        return json.loads(text, parse_constant=str, parse_float=_float)
     except (ValueError, RecursionError) as error:
         _refuse(key, f"is not JSON ({error})", where)
+
+
+def _float(text: str) -> float | str:
+    number = float(text)
+    return number if math.isfinite(number) else text
 
 
 def _sources(metadata: Mapping[str, str], where: str) -> tuple[SourceFacts, ...]:
@@ -200,9 +222,11 @@ def _check_bytes(source: SourceFacts, place: str, where: str) -> None:
 def _rids(metadata: Mapping[str, str], where: str) -> dict[int, str]:
     rids = {}
     for row, rid in _object(metadata, "rids", where).items():
-        if not row.isascii() or not row.isdigit() or not isinstance(rid, str):
-            _refuse("rids", f"has {row!r}: {rid!r}, the number of a row and a text are expected", where)
-        rids[int(row)] = rid
+        number = _whole(row)
+        if number is None or not isinstance(rid, str):
+            found = f"{_short(row)}: {_short(str(rid))}"
+            _refuse("rids", f"has {found}, the number of a row and a text are expected", where)
+        rids[number] = rid
     return rids
 
 

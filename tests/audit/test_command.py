@@ -226,13 +226,16 @@ def test_stamps_as_bytes_and_wider_rows(capsys, world, path):
     [
         ({"format": None}, "", "says no `format`, 'kvcanary-dump/1' is expected"),
         ({"format": "2"}, "", "says `format` '2'"),
-        ({"page_size": "0"}, "page_size", "is '0', a whole number from 1 on is expected"),
+        ({"page_size": "0"}, "page_size", "is '0', a whole number from 1 to 2,147,483,647 is"),
         ({"page_size": "4.5"}, "page_size", "is '4.5'"),
+        ({"page_size": "2147483648"}, "page_size", "a whole number from 1 to 2,147,483,647 is expected"),
+        ({"token_offset": "9" * 5000}, "token_offset", "'... of 5,000 characters, a whole number from 0 to"),
         ({"hash_mode": "partal"}, "hash_mode", "known are none, partial, all\n\nhint: did you mean partial?"),
         ({"sources": "{"}, "sources", "is not JSON"),
         ({"sources": '[{"name": "k"}]'}, "sources", "missing required field `num_bytes_per_token`"),
         ({"rids": "[]"}, "rids", "is not a JSON object"),
         ({"rids": '{"x": "r"}'}, "rids", "the number of a row and a text are expected"),
+        ({"rids": f'{{"{"9" * 5000}": "r"}}'}, "rids", "the number of a row and a text are expected"),
     ],
 )
 def test_bad_metadata(capsys, world, path, metadata, where, words):
@@ -241,6 +244,13 @@ def test_bad_metadata(capsys, world, path, metadata, where, words):
     assert words in done.err
     assert str(path) in done.err
     assert not where or f"$.__metadata__.{where}" in done.err
+
+
+def test_numbers_that_json_has_no_form_for_are_shown_as_texts(capsys, world, path):
+    report = report_of(capsys, 0, world.write(path, about={"a": float("nan"), "b": [float("-inf"), 2.5]}))
+    assert report["about"] == {"a": "NaN", "b": ["-Infinity", 2.5]}
+    changed(str(path), metadata={"about": '{"a": 1e999}'})
+    assert report_of(capsys, 0, str(path))["about"] == {"a": "1e999"}
 
 
 @pytest.mark.parametrize(
