@@ -61,13 +61,16 @@ def run_event_audit(
     """Audit the files as one stream; returns the report.
 
     Args:
+        files: parts in their order; those that `record-events` named may come in any.
         on_finding: gets each finding as it turns up.
     """
     from kvcanary_cli.kvevents.audit import Auditor
     from kvcanary_cli.kvevents.findings import Finding
     from kvcanary_cli.kvevents.lines import EventFile
+    from kvcanary_cli.kvevents.sink import in_order
     from kvcanary_cli.report.event_audit import build_event_audit, finding_json
 
+    files = in_order(files)
     required = _required(require)
     tokens = pool_tokens if pool_tokens is not None else _stated_tokens(capacities)
     started = time.monotonic()

@@ -16,7 +16,9 @@ import jsonschema
 import pytest
 import zmq
 
+from kvcanary_cli.errors import InputError
 from kvcanary_cli.kvevents.record import Recorder
+from kvcanary_cli.kvevents.sink import EventSink, in_order
 from kvcanary_cli.kvevents.zmq_sockets import Message
 from tests.cli import ROOT, call, spawn_without
 from tests.kvevents.publisher import Publisher, payload, store, until
@@ -293,7 +295,7 @@ def test_parts_of_a_size_are_one_stream(capsys, tmp_path):
         report, _ = recorded(capsys, tmp_path, publisher, act, "--max-mb", "1", batches=6)
     assert [path.rpartition("/")[2] for path in report["files"]] == ["events.jsonl", "events.1.jsonl"]
     assert report["hints"] == ["kvcanary replay " + " ".join(report["files"])]
-    done = call(capsys, "replay", *report["files"], "--format", "json")
+    done = call(capsys, "replay", *sorted(report["files"]), "--format", "json")
     found = json.loads(done.out)
     assert (done.code, found["coverage"]["batches"], found["coverage"]["lost_batches"]) == (0, 6, 0)
 
@@ -360,6 +362,41 @@ def test_a_recording_is_not_written_over(capsys, tmp_path):
     assert done.code == 2
     assert "is there already, and a recording is not written over" in done.err
     assert (tmp_path / "a").read_text() == "an hour of work\n"
+
+
+def test_standard_output_is_no_file(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = call(capsys, "record-events", "tcp://127.0.0.1:9", "--output", "-", "--duration", "0")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: a recording goes into a file, `--output -` is none\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_names_the_part(tmp_path):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("needs /dev/full")
+    (tmp_path / "a.1").symlink_to("/dev/full")
+    sink = EventSink(str(tmp_path / "a.1"))
+    sink.write({"seq": 1})
+    with pytest.raises(InputError, match="can't be written: No space left on device") as caught:
+        sink.close()
+    assert caught.value.where == str(tmp_path / "a.1")
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("e.1.jsonl e.10.jsonl e.2.jsonl e.jsonl", "e.jsonl e.1.jsonl e.2.jsonl e.10.jsonl"),
+        ("d/e.10.jsonl.gz d/e.9.jsonl.gz", "d/e.9.jsonl.gz d/e.10.jsonl.gz"),
+        ("e.v2.2 e.v2 e.v2.1", "e.v2 e.v2.1 e.v2.2"),
+        ("b.jsonl a.jsonl", "b.jsonl a.jsonl"),
+        ("e.2.jsonl d/e.1.jsonl", "e.2.jsonl d/e.1.jsonl"),
+        ("e.2.jsonl e.1.json", "e.2.jsonl e.1.json"),
+        ("e.2.jsonl e.2.jsonl e.1.jsonl", "e.2.jsonl e.2.jsonl e.1.jsonl"),
+    ],
+)
+def test_parts_are_put_in_order(given, wanted):
+    assert in_order(given.split()) == wanted.split()
 
 
 def test_without_pyzmq(tmp_path):
