@@ -1,8 +1,9 @@
 """Decode steps in a row that a device may run before the host has looked at any of them.
 
 Every lane of a stretch has a row to itself and writes one token a step, each in a slot of its own that nothing else
-in the stretch writes or reads as a seed, in a column that the table does not map elsewhere. Then what a step does depends on none of
-the host's work for the steps before it, and undoing the stretch is restoring the stamps of its slots.
+in the stretch writes or reads as a seed, in a column that the table does not map elsewhere. Then what a step does
+depends on none of the host's work for the steps before it, and undoing the stretch is restoring the stamps of its
+slots.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -230,7 +230,7 @@ def _rids(metadata: Mapping[str, str], where: str) -> dict[int, str]:
     return rids
 
 
-def _refuse(key: str, message: str, where: str, *, hint: str | None = None) -> Any:
+def _refuse(key: str, message: str, where: str, *, hint: str | None = None) -> NoReturn:
     raise InputError(message, where=where, path=f"$.__metadata__.{key}", hint=hint)
 
 
