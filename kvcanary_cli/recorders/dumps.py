@@ -160,7 +160,7 @@ class Dumps:
             "taken": "after the step" if moment.is_done else "before the step",
             "mode": moment.batch.forward_mode.name.lower(),
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "rank": {rank.removesuffix("_rank"): value for rank, value in ranks.items()},
+            "rank": name,
             "pid": os.getpid(),
             "engine": f"sglang {pool_facts.engine_version()}",
         }

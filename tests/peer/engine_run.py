@@ -1,7 +1,10 @@
 """A whole `sglang.Engine` on a CPU with a tiny random Llama, in a process of its own: `engine_run.py MODEL_DIR`.
 
 SGLang loads the recorder through its entry point; nothing here knows of it. What is printed is counted apart from
-it: a file a scheduler process appends one byte to for each forward of the model.
+it: a file a scheduler process appends one byte to for each forward of the model (`COUNT_FILE`).
+
+`CANARY=log` turns SGLang's own canary on; `SIGNALS=N` sends the scheduler N signals; `NEW_TOKENS` is what each request
+is to generate.
 """
 
 from __future__ import annotations
@@ -9,7 +12,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 # spawned processes import this module again, and need the stubs before sglang
@@ -54,6 +60,26 @@ def count_forwards() -> None:
 
 if "COUNT_FILE" in os.environ and __name__ == "__mp_main__":
     count_forwards()
+if "CANARY" in os.environ and __name__ == "__mp_main__":
+    stubs.canary_without_gpu()
+
+
+def ask_for_dumps(count: int) -> None:
+    """Signal the scheduler process now and then, while the engine works."""
+    import psutil
+
+    (scheduler,) = (
+        child
+        for child in psutil.Process().children(recursive=True)
+        if child.name().startswith("sglang::sched") or "sglang::scheduler" in " ".join(child.cmdline())
+    )
+
+    def ask() -> None:
+        for _ in range(count):
+            time.sleep(0.7)
+            os.kill(scheduler.pid, signal.SIGUSR2)
+
+    threading.Thread(target=ask, daemon=True).start()
 
 
 def main() -> None:
@@ -75,14 +101,18 @@ def main() -> None:
         max_running_requests=8,
         chunked_prefill_size=64,
         random_seed=0,
+        kv_canary=os.environ.get("CANARY", "none"),
+        log_level="info" if "CANARY" in os.environ else "error",
     )
+    if "SIGNALS" in os.environ:
+        ask_for_dumps(int(os.environ["SIGNALS"]))
     draw = random.Random(0)
     shared = [draw.randrange(512) for _ in range(40)]
     prompts = [
         shared[: draw.choice([0, 20, 40])] + [draw.randrange(512) for _ in range(draw.randrange(8, 60))]
         for _ in range(36)
     ]
-    params = {"max_new_tokens": 12, "temperature": 0, "ignore_eos": True}
+    params = {"max_new_tokens": int(os.environ.get("NEW_TOKENS", "12")), "temperature": 0, "ignore_eos": True}
     answers = []
     for first in range(0, len(prompts), 12):
         answers += engine.generate(input_ids=prompts[first : first + 12], sampling_params=params)

@@ -74,9 +74,20 @@ def stand_in_runner(pool: Any, allocator: Any, kv_pool: Any) -> Any:
 
 def real_canary(runner: Any, tree: Any, server_args: Any) -> Any:
     """SGLang's own canary around the runner's model."""
+    from sglang.srt.kv_canary.api import install_canary
+
+    canary_without_gpu()
+    manager = install_canary(server_args=server_args, model_runner=runner)
+    manager.attach_radix_cache(tree)
+    manager.mark_init_finished()
+    runner.canary_manager = manager
+    return manager
+
+
+def canary_without_gpu() -> None:
+    """Replace what the canary needs of CUDA; call before it is installed."""
     import torch
     from sglang.srt.kv_canary import req_to_expected_token_ids_manager as expected
-    from sglang.srt.kv_canary.api import install_canary
     from sglang.srt.kv_canary.runner import canary_manager, future_tensor
 
     canary_manager.create_device_stream = lambda *args, **options: torch.cpu.Stream()
@@ -90,11 +101,6 @@ def real_canary(runner: Any, tree: Any, server_args: Any) -> Any:
 
         flatten_unpinned.is_stub = True  # type: ignore[attr-defined]
         expected.flatten_arrays_to_int64_tensor = flatten_unpinned
-    manager = install_canary(server_args=server_args, model_runner=runner)
-    manager.attach_radix_cache(tree)
-    manager.mark_init_finished()
-    runner.canary_manager = manager
-    return manager
 
 
 def note_all_ids(batch: Any, reqs: Any) -> None:
