@@ -108,14 +108,16 @@ def run_command(
             on_incident=tell,
             should_stop=lambda: stop.requested,
         )
+        ended_early = result.stopped is not None or bool(result.limited)
+        bad_lines = source.bad_lines_to(result.last_line) if ended_early else source.bad_lines
         result.limited = result.limited or source.limited
         reason = "; ".join(text for text in (device.reason, cache_note) if text)
         return build_replay(
             result,
             options,
             source=source.describe(),
-            bad_lines=source.bad_lines,
-            truncated=source.truncated,
+            bad_lines=bad_lines,
+            truncated=source.truncated if source.truncated in bad_lines else None,
             backend={
                 "name": "triton" if device.kind == "cuda" else "numba",
                 "device": device.label,

@@ -36,6 +36,10 @@ class Parts(Source):
         """Lines that were skipped."""
         return [part.offset + line for part, reader in self.readers for line in reader.bad_lines]
 
+    def bad_lines_to(self, last_line: int) -> list[int]:
+        """Those of them that a run met which ended early at `last_line`."""
+        return [line for line in self.bad_lines if line <= last_line]
+
     @property
     def truncated(self) -> int | None:
         """Line in which the last part ends, if it ends inside one."""

@@ -42,6 +42,12 @@ class Source:
             return list(self.reader.bad_lines)
         return list(self.details.get("bad_lines", ()))
 
+    def bad_lines_to(self, last_line: int) -> list[int]:
+        """Those of them that a run met which ended early at `last_line`: a device reads ahead of where it stands."""
+        if self.reader is None:
+            return self.bad_lines  # of a request trace, whose lines are others than those of the events
+        return [line for line in self.bad_lines if line <= last_line]
+
     @property
     def truncated(self) -> int | None:
         """Line in which the trace ends, if it ends inside one."""

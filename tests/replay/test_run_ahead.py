@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import numpy as np
@@ -22,6 +23,8 @@ from kvcanary_cli.runtime.ahead_gpu import AheadRuntime
 from kvcanary_cli.runtime.stretch import Stretch
 from kvcanary_cli.sim.scenarios import SCENARIOS, scenario
 from kvcanary_cli.trace import events as ev
+from kvcanary_cli.trace.writer import TraceWriter
+from tests.cli import call
 from tests.replay.ahead_cpu import CpuAhead
 from tests.replay.driving import CPU, CUDA, Found, replay_events, slots
 
@@ -315,6 +318,22 @@ def test_two_lanes_of_one_row_are_no_stretch(ahead_on_cpu, behind):
     found, stretches = ahead_on_cpu(header(), events)
     assert stretches == []
     assert_same(found, replay_events(header(), events, CPU))
+
+
+def test_lines_behind_a_limit_are_not_counted(capsys, tmp_path, monkeypatch):
+    path = tmp_path / "t.jsonl"
+    with TraceWriter(str(path), header()) as writer:
+        for event in [*bound(), *decode(range(STEPS))]:
+            writer.write(event)
+    with open(path, "ab") as file:
+        file.write(b'{"ev":"bind"}\n{"ev":"forw')
+    words = ["replay", str(path), "--skip-bad-lines", "--device", "cpu", "--format", "json", "--limit-steps"]
+    wanted = call(capsys, *words, "4"), call(capsys, *words, "400")
+    monkeypatch.setattr(run_module, "open_runtime", lambda _device, *masters, **_: CpuAhead(*masters[:4]))
+    found = call(capsys, *words, "4"), call(capsys, *words, "400")
+    assert [done.code for done in found] == [done.code for done in wanted] == [0, 4]
+    for one, other in zip(found, wanted, strict=True):
+        assert json.loads(one.out)["coverage"] == json.loads(other.out)["coverage"]
 
 
 @pytest.mark.parametrize("name", ["chunked", "prefill", "shared-prefix", "swa"])
