@@ -22,6 +22,7 @@ from kvcanary_cli.commands._options import (
     ThreadsOption,
     VerboseOption,
     emit_options,
+    refuse_overwriting,
 )
 from kvcanary_cli.errors import UsageError
 from kvcanary_cli.output import Format, emit, start_progress, write_line
@@ -189,7 +190,14 @@ def replay(
                 "--limit-steps": limit_steps is not None,
                 "--stop-on-violation": stop_on_violation,
                 "--scheduler": scheduler is not None,
+                "--chain": chain != "mixed",
+                "--ring": ring is not None,
+                "--sweep-interval": sweep_interval != 0,
+                "--block-size": block_size is not None,
             }
+        )
+        refuse_overwriting(
+            [*(("FILE", path) for path in files), ("--capacities", capacities)], [("--output", output)]
         )
         from kvcanary_cli.report.event_audit_text import render_event_audit
 

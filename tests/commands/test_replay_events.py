@@ -190,6 +190,10 @@ def test_a_capture_of_one_event_passes(capsys):
         ["--save-trace", "x"],
         ["--limit-steps", "1"],
         ["--stop-on-violation"],
+        ["--chain", "affine"],
+        ["--ring", "8"],
+        ["--sweep-interval", "8"],
+        ["--block-size", "16"],
         ["--scheduler", "vllm"],
     ],
 )

@@ -21,6 +21,7 @@ def there(tmp_path, monkeypatch, capsys):
     call(capsys, "synth", "t.jsonl", "--steps", "10", "--seed", "1")
     Path("r.jsonl").write_text(ROW)
     World().write(Path("d.safetensors"))
+    Path("e.jsonl").write_text('{"seq":0,"ts":1.5,"rank":0,"events":[]}\n')
     Path("c.yaml").write_text(CONFIG)
     Path("other.yaml").write_text(CONFIG)
     return tmp_path
@@ -42,6 +43,8 @@ def there(tmp_path, monkeypatch, capsys):
         (["simulate", "r.jsonl", "--capacities", "c.yaml"], "--output", "c.yaml"),
         (["replay", "t.jsonl", "r.jsonl"], "--output", "r.jsonl"),
         (["replay", "r.jsonl"], "--save-trace", "r.jsonl"),
+        (["replay", "e.jsonl"], "--output", "e.jsonl"),
+        (["replay", "e.jsonl", "--capacities", "c.yaml"], "--output", "c.yaml"),
         (["check-capacities", "c.yaml"], "--output", "c.yaml"),
         (["check-capacities", "c.yaml", "--workload", "r.jsonl"], "--output", "r.jsonl"),
         (["check-capacities", "--compare", "other.yaml", "c.yaml"], "--output", "c.yaml"),
