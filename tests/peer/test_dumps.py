@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 
@@ -262,3 +263,27 @@ def test_recorder_and_dumps_work_side_by_side(served, caplog):
     assert len(list(folder.iterdir())) == 1
     assert f"SIGUSR2 to process {os.getpid()}" in caplog.text
     assert rules(recording.replay())
+
+
+def test_requests_are_let_go_with_their_rows(served, installed):
+    recording, _, _ = served(canary="none")
+    mixed_requests(recording.world, 4)
+    recording.world.step()
+    assert installed[1]._rows
+    recording.world.run()
+    assert installed[1]._rows == {}
+
+
+@pytest.mark.parametrize(("mode", "width"), [("partial", 16), ("all", 32)])
+def test_the_bytes_that_are_hashed_are_copied_from_pages_with_holes(monkeypatch, mode, width):
+    import torch
+
+    monkeypatch.setattr(dump_contents, "COPY_BYTES", 3 * width)
+    pages = torch.randint(0, 256, (5, 2 * 48 + 16), dtype=torch.uint8)
+    piece = SimpleNamespace(tensor=pages, page_size=2, num_bytes_per_token=48, read_bytes=32)
+    source = dump_contents.hashed_bytes(piece, mode, name="k0.full", half="k", group="full")
+    assert (source.page_size, source.num_bytes_per_token, source.read_bytes) == (2, width, width)
+    for slot in range(10):
+        at, first = slot // 2, slot % 2
+        kept = source.tensor[at, first * width : (first + 1) * width]
+        assert kept.tolist() == pages[at, first * 48 : first * 48 + width].tolist()
