@@ -131,3 +131,4 @@ class Recorder:
             self.files.close()
         except Exception:
             logger.warning("kvcanary: %s can't be finished", self.files.paths[-1], exc_info=True)
+        self._facts.clear()  # nobody writes them any more, and they hold requests and tensors

@@ -79,6 +79,7 @@ def test_exception_in_the_writer_ends_the_trace_and_nothing_else(record, monkeyp
     last = recording.lines()[-1]
     assert last["ev"] == "gap"
     assert "No space left" in last["why"]
+    assert not recording.hooks.recorder._facts  # what waits would keep requests and tensors for good
     assert recording.replay()["status"] == "incomplete"
 
 
