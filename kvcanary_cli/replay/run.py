@@ -22,7 +22,7 @@ from kvcanary_cli.replay.state import RunState, new_state
 from kvcanary_cli.replay.stories import Stories
 from kvcanary_cli.replay.violations import MOST_NEW, ViolationBatch
 from kvcanary_cli.replay.watch import Announce, Watch
-from kvcanary_cli.runtime.base import Counters
+from kvcanary_cli.runtime.base import Counters, Runtime
 from kvcanary_cli.runtime.layout import Layout, layout_of
 from kvcanary_cli.runtime.open import open_runtime
 from kvcanary_cli.trace import events as ev
@@ -99,32 +99,10 @@ def run_replay(
         MissingError: the run does not fit the device, or the host.
         UsageError: `options.history` names a group or slot that the pool does not have.
     """
-    layout = layout_of(
-        header, hash_mode=options.hash_mode, ring_capacity=options.ring, is_affine=options.is_affine
-    )
-    is_gpu = options.device.kind == "cuda"
-    followed = followed_slot(layout, *options.history) if options.history is not None else None
-    require_room(layout, is_cpu=not is_gpu)
-    state = new_state(layout, track_changes=is_gpu)
-    runtime = open_runtime(
-        options.device,
-        layout,
-        state.table,
-        state.swa_map,
-        state.expected,
-        options.threads,
-        incremental=options.incremental,
-    )
+    state, runtime = _open_memory(header, options)
+    layout = state.layout
     ledger = Ledger(header, state.table, state.swa_map, state.expected.tokens)
-    stories = Stories(
-        ledger,
-        layout.page_size,
-        layout.ring_capacity,
-        row_before=_row_before(state),
-        num_slots={group.kind: group.num_slots for group in layout.groups},
-        full_of=lambda slot: _full_of(state, slot),
-    )
-
+    stories = _open_stories(ledger, state)
     cut_steps = 0
 
     def take(batch: ViolationBatch) -> None:
@@ -145,7 +123,9 @@ def run_replay(
 
     watch = Watch(ledger, stories, context, on_incident) if on_incident is not None else None
     limits = merge_limits(options.limits, header)
-    history = SlotHistory(*followed, state, ledger) if followed is not None else None
+    history = None
+    if options.history is not None:
+        history = SlotHistory(*followed_slot(layout, *options.history), state, ledger)
     replay = Replay(
         runtime,
         state,
@@ -185,6 +165,40 @@ def run_replay(
         stopped=stopped,
         last_line=last_line,
         cut_steps=cut_steps,
+    )
+
+
+def _open_memory(header: ev.Header, options: ReplayOptions) -> tuple[RunState, Runtime]:
+    """Memory of the run, on the host and on its device; what is asked of it is checked before any is taken."""
+    layout = layout_of(
+        header, hash_mode=options.hash_mode, ring_capacity=options.ring, is_affine=options.is_affine
+    )
+    is_gpu = options.device.kind == "cuda"
+    if options.history is not None:
+        followed_slot(layout, *options.history)
+    require_room(layout, is_cpu=not is_gpu)
+    state = new_state(layout, track_changes=is_gpu)
+    runtime = open_runtime(
+        options.device,
+        layout,
+        state.table,
+        state.swa_map,
+        state.expected,
+        options.threads,
+        incremental=options.incremental,
+    )
+    return state, runtime
+
+
+def _open_stories(ledger: Ledger, state: RunState) -> Stories:
+    layout = state.layout
+    return Stories(
+        ledger,
+        layout.page_size,
+        layout.ring_capacity,
+        row_before=_row_before(state),
+        num_slots={group.kind: group.num_slots for group in layout.groups},
+        full_of=lambda slot: _full_of(state, slot),
     )
 
 
