@@ -20,6 +20,18 @@ MAX_EVENTS = 10
 """Findings announced one by one; the rest is a count, the report has them all."""
 
 
+# what a command counts: steps, work done, findings; those of others find nothing while they run
+_REPLAY = ("step", "entries", "incidents")
+_WORDS: dict[str, tuple[str, str, str | None]] = {
+    "audit": ("group", "entries", None),
+    "check-capacities": ("step", "entries", None),
+    "inspect": ("record", "tokens", None),
+    "record-events": ("batch", "events", "gaps"),
+    "scrub": ("chunk", "slots", None),
+    "simulate": ("step", "entries", None),
+}
+
+
 class Progress:
     """Receives the state of a run and decides what of it is worth a line.
 
@@ -104,11 +116,15 @@ class Progress:
             self._write(f"... {count(self._num_events - MAX_EVENTS)} more findings\n")
 
     def _text(self, step: int, total: int | None, entries: int, findings: int, elapsed: float) -> str:
-        parts = [self._command, f"step {count(step)}" + (f" of {count(total)}" if total else "")]
+        unit, work, found = _WORDS.get(self._command, _REPLAY)
+        parts = [self._command, f"{unit} {count(step)}" + (f" of {count(total)}" if total else "")]
         if total:
             parts.append(f"{step * 100 // total}%")
         rate = entries / elapsed if elapsed > 0 else 0.0
-        parts += [f"{_rate(rate)} entries/s", f"incidents {count(findings)}"]
+        if entries:
+            parts.append(f"{_rate(rate)} {work}/s")
+        if found is not None:
+            parts.append(f"{found} {count(findings)}")
         if total and step and elapsed > 0:
             parts.append(f"eta {_duration(elapsed / step * (total - step))}")
         return "  ".join(parts)

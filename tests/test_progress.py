@@ -44,3 +44,19 @@ def test_ten_lines_and_a_count(seconds, is_live):
 
 def test_few_findings_need_no_count():
     assert len(run(10.0, 10).splitlines()) == 10
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("replay", "replay  step 12  50 entries/s  incidents 0"),
+        ("simulate", "simulate  step 12  50 entries/s"),
+        ("inspect", "inspect  record 12  50 tokens/s"),
+        ("record-events", "record-events  batch 12  50 events/s  gaps 0"),
+    ],
+)
+def test_every_command_counts_what_it_does(command, line):
+    times = iter((0.0, 11.0))
+    stream = io.StringIO()
+    Progress(command, stream=stream, clock=lambda: next(times)).update(12, None, 550, 0)
+    assert stream.getvalue() == line + "\n"

@@ -205,6 +205,11 @@ def _of_object(row: dict[str, Any]) -> str | None:
         return "ragpulse"
     if "request_id" in row and "type" in row and "timestamp" not in row and "input_length" in row:
         return "servegen"
+    if "token_length" in row and any(key.endswith("_id") for key in row):
+        raise LineError(
+            "is a side table of RAGPulse, with the lengths of pieces",
+            hint="the trace itself has the requests; its side tables are found beside it",
+        )
     if row.get("type") == "master_rpc_trace":
         raise LineError("is a log of Mooncake's store, whose operations are no requests")
     if any(key in row for key in _TEXTS) and not any(key in row for key in _LENGTHS):

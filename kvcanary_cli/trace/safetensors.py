@@ -167,7 +167,10 @@ def open_safetensors(path: str) -> SafetensorsFile:
             file.seek(0)
             text = _read_header(path, file, num_bytes)
     except FileNotFoundError:
-        raise InputError("no such file", where=path) from None
+        hint = (
+            "a dump is read at any place, so it has to be a file, not standard input" if path == "-" else None
+        )
+        raise InputError("no such file", where=path, hint=hint) from None
     except IsADirectoryError:
         raise InputError("is a directory, a file is needed", where=path) from None
     except PermissionError:

@@ -148,6 +148,7 @@ def test_a_near_type_is_a_hint(tmp_path):
 
 def test_paths_that_are_refused(tmp_path):
     assert "no such file" in str(refusal(str(tmp_path / "none")))
+    assert "not standard input" in refusal("-").hint
     assert "is a directory, a file is needed" in str(refusal(str(tmp_path)))
     with pytest.raises(InputError, match="can't be opened"):
         open_safetensors("a\0b")

@@ -89,6 +89,7 @@ def test_request_traces_by_the_keys_of_their_first_row(tmp_path, text, found):
             '{"type": "master_rpc_trace", "time_unit": "us"}',
             "is a log of Mooncake's store, whose operations are",
         ),
+        ('{"passage_id": 0, "token_length": 84}', "is a side table of RAGPulse"),
     ],
 )
 def test_files_that_are_no_request_traces(tmp_path, text, message):
