@@ -93,7 +93,7 @@ def _write_window(slots, cells, counters, swa_map, slot, name, step, line, how, 
     return c.FOREIGN_WINDOW_SLOT if slots[to, c.MAPPED_BY] not in (0, slot) else 0
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def _write_token(
     slots, cells, counters, acts_for, leftovers, cell, slot, name, state, token, column, step, line
 ):
@@ -133,7 +133,7 @@ def _move_on(state, row, prefix, count, kept, strict, width):
     state[row, c.ROW_LENS] = count
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def _follow_token(
     slots, cells, counters, acts_for, window_slots, window_cells, window_counters, swa_map, leftovers,
     cell, slot, writer, is_vacant, state, token, column, is_near, step, line,
@@ -164,6 +164,21 @@ def _follow_token(
 
 
 @njit(cache=True)
+def _touch(slots, written, out):
+    """Have the records of all written slots fetched side by side; the loop over lanes would wait for one by one.
+
+    Args:
+        out: [n] int64, n > 0, that is filled in afterwards: without a use of what was read nothing would be read.
+    """
+    total = 0
+    for slot in written:
+        if 0 <= slot < slots.shape[0]:
+            total += slots[slot, c.EPOCH] + slots[slot, c.LEFT_STEP] + slots[slot, c.BYTES_AT]
+            total += slots[slot, c.SLOT_COLUMNS - 1]
+    out[0] = total
+
+
+@njit(cache=True)
 def follow_forward(book, window, swa_map, window_size, table, found, lanes, writes, facts):
     """A forward: judge its lanes, then its writes, record the writers and move the rows' lengths on.
 
@@ -184,6 +199,8 @@ def follow_forward(book, window, swa_map, window_size, table, found, lanes, writ
     slots, cells, counters, acts_for = book
     window_slots, window_cells, window_counters, _ = window
     step, line, chained, strict = facts
+    if written.size:
+        _touch(slots, written, found[1])
     bad_lanes = _judge_lanes(book, entries, width, state, found[0], rows, prefix, lens, positions, chained)
     counters[c.CALLS] += 1
     bad, i = 0, 0
