@@ -106,6 +106,7 @@ def run_command(
             path=source.path,
             on_progress=lambda step, entries, incidents: progress.update(step, None, entries, incidents),
             on_incident=tell,
+            on_event=source.keep,
             should_stop=lambda: stop.requested,
         )
         ended_early = result.stopped is not None or bool(result.limited)

@@ -83,6 +83,7 @@ def run_replay(
     on_progress: Progress = lambda steps, entries, incidents: None,
     on_violations: Callable[[ViolationBatch], None] = lambda batch: None,
     on_incident: Announce | None = None,
+    on_event: Callable[[ev.Event], object] = lambda event: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> ReplayResult:
     """Replay a stream of events.
@@ -92,6 +93,7 @@ def run_replay(
         path: name of the trace, for messages.
         on_progress: called after each forward with steps, entries and the incidents that `on_incident` told of.
         on_incident: called with the step and the incident as each turns up; the result may know better.
+        on_event: called with each event that was acted on.
         should_stop: asked before each event; True ends the run as interrupted.
 
     Raises:
@@ -141,7 +143,7 @@ def run_replay(
     began_unknown = header.state == "unknown" or is_later_part
     if began_unknown:
         replay.begin_unknown()
-    stopped, limited, last_line = _feed(replay, events, options, on_progress, should_stop, watch)
+    stopped, limited, last_line = _feed(replay, events, options, on_progress, on_event, should_stop, watch)
     saturated = ring_saturation(stories.total, layout.ring_capacity, max(0, replay.step))
     incidents = diagnose(ledger.breaches, stories.all(), context())
     if watch is not None:
@@ -207,6 +209,7 @@ def _feed(
     events: Iterable[tuple[int, ev.Event]],
     options: ReplayOptions,
     on_progress: Progress,
+    on_event: Callable[[ev.Event], object],
     should_stop: Callable[[], bool],
     watch: Watch | None,
 ) -> tuple[str | None, dict[str, int], int]:
@@ -225,6 +228,7 @@ def _feed(
         if is_forward and options.limit_steps is not None and totals.steps >= options.limit_steps:
             return None, {"steps": options.limit_steps}, line
         replay.apply(line, event)
+        on_event(event)
         if is_forward:
             if watch is not None:
                 watch.look(replay.step)

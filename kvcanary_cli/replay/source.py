@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +25,7 @@ class Source:
         reader: the trace's reader, None for a model's output.
         details: further facts for the report.
         limited: what the user had the model leave out.
+        keep: gets every event that the replay has applied; reading ahead of it does not count.
     """
 
     path: str
@@ -34,6 +35,7 @@ class Source:
     reader: TraceReader | None = None
     details: dict[str, Any] = field(default_factory=dict)
     limited: dict[str, int] = field(default_factory=dict)
+    keep: Callable[[ev.Event], object] = lambda event: None
 
     @property
     def bad_lines(self) -> list[int]:
@@ -126,20 +128,14 @@ def open_source(
         )
 
     if save_trace is None:
-        events = _numbered(model.events)
-        yield source(events)
+        yield source(_numbered(model.events))
         return
     with TraceWriter(save_trace, model.header) as writer:
-        events = _numbered(_kept(model.events, writer))
-        yield source(events)
+        opened = source(_numbered(model.events))
+        opened.keep = writer.write
+        yield opened
 
 
 def _numbered(events: Iterator[ev.Event]) -> Iterator[tuple[int, ev.Event]]:
     """Events with the line that each would have in a file, the header being line 1."""
     yield from enumerate(events, start=2)
-
-
-def _kept(events: Iterator[ev.Event], writer: TraceWriter) -> Iterator[ev.Event]:
-    for event in events:
-        writer.write(event)
-        yield event

@@ -225,6 +225,12 @@ class TestReports:
         again = call(capsys, "replay", str(kept), "--device", "cpu")
         assert again.out.splitlines()[-1] == done.out.splitlines()[-1].replace(" limited=requests:2", "")
 
+    def test_a_limited_run_keeps_what_it_replayed(self, capsys, tmp_path):
+        kept = tmp_path / "kept.jsonl"
+        words = ("--device", "cpu", "--limit-steps", "5", "--save-trace", str(kept))
+        assert call(capsys, "replay", str(EXAMPLE), *words).code == 0
+        assert kept.read_text().count('"ev":"forward"') == 5
+
 
 class TestProcess:
     def test_a_cpu_replay_imports_neither_torch_nor_triton(self, clean):
