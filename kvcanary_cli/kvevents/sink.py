@@ -105,9 +105,13 @@ class EventSink:
             raise _unwritten(self.paths[-1], error) from None
 
     def close(self) -> None:
-        """Write everything to the disk."""
-        if not self._file.closed:
-            self._finish()
+        """Write everything to the disk; a file into which nothing came is taken away, so that its name is free."""
+        if self._file.closed:
+            return
+        self._finish()
+        if not self.lines and self._path.is_file():
+            self._path.unlink()
+            self.paths.clear()
 
     def __enter__(self) -> EventSink:
         return self

@@ -307,6 +307,7 @@ def test_nothing_comes(capsys, tmp_path):
         "kvcanary: INCOMPLETE record-events batches=0 events=0 ranks=0 gaps=0 lost_batches=0 malformed=0 restarts=0 "
         "stopped=duration exit=4"
     )
+    assert not output.exists()  # the next try needs the name
 
 
 @pytest.mark.parametrize(
