@@ -82,6 +82,16 @@ def ask_for_dumps(count: int) -> None:
     threading.Thread(target=ask, daemon=True).start()
 
 
+def wait_for_writer(folder: Path, quiet_s: float = 1.0, most_s: float = 30.0) -> None:
+    """Until the recording has stopped growing: `shutdown` kills the scheduler, and what waits for the disk with it."""
+    sizes, since, end = {}, time.monotonic(), time.monotonic() + most_s
+    while time.monotonic() < min(since + quiet_s, end):
+        now = {path.name: path.stat().st_size for path in folder.glob("*")}
+        if now != sizes:
+            sizes, since = now, time.monotonic()
+        time.sleep(0.05)
+
+
 def main() -> None:
     import sglang
 
@@ -117,6 +127,8 @@ def main() -> None:
     for first in range(0, len(prompts), 12):
         answers += engine.generate(input_ids=prompts[first : first + 12], sampling_params=params)
     print("ANSWERS", len(answers), sum(len(answer["output_ids"]) for answer in answers))
+    if "KVCANARY_RECORD" in os.environ:
+        wait_for_writer(Path(os.environ["KVCANARY_RECORD"]))
     engine.shutdown()
 
 
