@@ -14,19 +14,16 @@ CASES = [
 ]
 
 
-@pytest.mark.peer
 @pytest.mark.parametrize("max_lanes", [4096, 2])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_peer_computes_what_numpy_computes(device, monkeypatch, case, max_lanes):
+def test_peer_computes_what_numpy_computes(installed, device, monkeypatch, case, max_lanes):
     import torch
 
     from kvcanary_cli.bench import peer
     from kvcanary_cli.bench.equality import differences
     from kvcanary_cli.bench.gpu import GpuCase
 
-    problem = peer.peer_problem()
-    if problem:
-        pytest.skip(problem)
+    assert peer.peer_problem() == ""
     monkeypatch.setattr(peer, "MAX_LANES", max_lanes)
     gpu_case = GpuCase(case, make_inputs(case, "random"), torch.device(device))
     peer_case = peer.PeerCase(gpu_case)
